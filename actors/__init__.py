@@ -17,7 +17,8 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
-    model.py parts.py errors.py   the nouns; the parts of a model's answer; the errors
+    model.py parts.py   the nouns; the parts of a model's answer
+    run_status.py errors.py   the status of a run, and how it may change; the errors
 """
 
 from actors.errors import (
@@ -66,7 +67,6 @@ from actors.model import (
     ReturnReason,
     Row,
     RunInfo,
-    RunStatus,
     Scope,
     SessionActivity,
     SessionStatus,
@@ -93,6 +93,7 @@ from actors.requests import (
     Withdraw,
     Withdrawn,
 )
+from actors.run_status import RunStatus
 from actors.secrets import Secret
 
 be_quiet()

@@ -183,7 +183,7 @@ class BlockingAskError(CountermandError):
 
 
 class InvalidTransition(CountermandError):
-    """A change of a run's status is not in the table in `actors.model`."""
+    """A change of a run's status is not in the table of `actors.run_status`."""
 
     code = "invalid_transition"
 

@@ -38,10 +38,10 @@ from actors.model import (
     Provenance,
     Receipt,
     ReturnReason,
-    RunStatus,
     StopOutcome,
     Where,
 )
+from actors.run_status import RunStatus
 from actors.text import storable_json
 
 

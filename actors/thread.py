@@ -39,8 +39,9 @@ from actors.events import (
     ToolRequestedData,
     data_of,
 )
-from actors.model import Event, Message, MessageStatus, Role, RunStatus, ToolCall
+from actors.model import Event, Message, MessageStatus, Role, ToolCall
 from actors.parts import AnswerInfo, BlockPart, CallPart, Part, TextPart
+from actors.run_status import RunStatus
 
 KINDS: Final = frozenset(
     {

@@ -29,11 +29,11 @@ from actors.model import (
     Receipt,
     ReturnReason,
     Row,
-    RunStatus,
     Signalled,
     StopOutcome,
     Where,
 )
+from actors.run_status import RunStatus
 from generated import write_or_check
 
 TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"

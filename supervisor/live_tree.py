@@ -13,8 +13,9 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from actors.model import CallState, Owner, PartKind, RunInfo, RunStatus
+from actors.model import CallState, Owner, PartKind, RunInfo
 from actors.ports import CallRow
+from actors.run_status import RunStatus
 from supervisor.live_processes import LiveProcess
 from supervisor.store.reader import SqliteReader
 

@@ -33,8 +33,9 @@ from typing import IO, Any
 import msgspec
 
 from actors import AsyncTurn, Message, RunInfo, SessionStatus, render_anthropic, render_openai
-from actors.model import TERMINAL, Event, Json, Receipt, Row, RunStatus, Waiting
+from actors.model import Event, Json, Receipt, Row, Waiting
 from actors.requests import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
+from actors.run_status import TERMINAL, RunStatus
 from supervisor import Config, Supervisor
 from supervisor.store.reader import SqliteReader
 from tests.provider_checker import check_anthropic, check_openai

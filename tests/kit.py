@@ -24,9 +24,10 @@ from pykka.messages import ProxyCall
 
 from actors import NewMessage, Receipt, Row, Stop, Stopped
 from actors.errors import StoreUnavailable
-from actors.model import TERMINAL, Event
+from actors.model import Event
 from actors.plugin.registration import Unloaded
 from actors.ports import Snapshot
+from actors.run_status import TERMINAL
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.agent import Agent
 from supervisor.containment.guard import procfs

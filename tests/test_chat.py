@@ -12,8 +12,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from actors.model import Policy, RunStatus, Waiting
+from actors.model import Policy, Waiting
 from actors.requests import NewMessage, Stop
+from actors.run_status import RunStatus
 from supervisor import Config, Supervisor
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.model import RunStatus
+from actors.run_status import RunStatus
 from supervisor import Supervisor
 from supervisor.config import Config
 from supervisor.daemon.serve import DaemonExit

@@ -26,7 +26,8 @@ from actors.events import (
     data_of,
     decoded,
 )
-from actors.model import INSIDE_SOURCES, Event, RunStatus
+from actors.model import INSIDE_SOURCES, Event
+from actors.run_status import RunStatus
 
 CAUSE = {
     "source": "user.demo",

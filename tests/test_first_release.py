@@ -17,8 +17,9 @@ import msgspec
 import pytest
 
 from actors.events import UnreadableData, as_data, data_of
-from actors.model import Event, RunStatus
+from actors.model import Event
 from actors.plugin.rendering import render_anthropic, render_openai
+from actors.run_status import RunStatus
 from actors.thread import Thread
 from supervisor import Supervisor
 from supervisor.store.reader import SqliteReader

@@ -17,7 +17,8 @@ from pykka import ActorDeadError
 
 from actors import Receipt, Row
 from actors.messages import ProcessEnded
-from actors.model import TERMINAL, How, PartKind, Provenance
+from actors.model import How, PartKind, Provenance
+from actors.run_status import TERMINAL
 from supervisor import supervisor
 from supervisor.containment.processes.trees import ProcessTrees
 from tests.gauntlet import by_host, census, kills

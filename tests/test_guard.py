@@ -15,9 +15,10 @@ import pytest
 from actors import AsyncCancelToken, AsyncTurn, CancelToken, Effect, Invalid, Provenance, Turn, tool
 from actors.errors import RunCancelled
 from actors.gate.guard import NAME_MAX_CHARS, NAMES_MAX, OTHERS
-from actors.model import Address, CallState, Event, Outcome, RunInfo, RunStatus
+from actors.model import Address, CallState, Event, Outcome, RunInfo
 from actors.ports import CallRow
 from actors.protocol.run_record import restored
+from actors.run_status import RunStatus
 from supervisor.hosts.runtime import errors
 from supervisor.hosts.runtime import token as runtime
 from tests.kit import WAIT_S, Kit, kit, log, rows, say, settled, stop, until

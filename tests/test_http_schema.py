@@ -27,12 +27,12 @@ from actors.model import (
     Fate,
     PartKind,
     ReturnReason,
-    RunStatus,
     ServicePhase,
     SessionActivity,
     StopOutcome,
     WithdrawOutcome,
 )
+from actors.run_status import RunStatus
 from supervisor.http import document as document_module
 from supervisor.states import StoreState
 from tests.http_kit import TOKEN, Api, api

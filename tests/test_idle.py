@@ -9,9 +9,9 @@ from pykka import ActorDeadError
 
 from actors.errors import QueueFull, ShuttingDown
 from actors.hierarchy.session import SessionActor
-from actors.model import RunStatus
 from actors.ports import Settings
 from actors.requests import Resume, Stopped, Withdraw
+from actors.run_status import RunStatus
 from supervisor.router import SupervisorActor
 from tests.sim.laws import LogLaws
 from tests.sim.world import World

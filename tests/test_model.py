@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from actors.events import EventKind, RunEndedData, SessionMessageReturnedData, decoded
-from actors.model import Extensible, How, PartKind, Receipt, ReturnReason, Row, RunStatus
+from actors.model import Extensible, How, PartKind, Receipt, ReturnReason, Row
+from actors.run_status import RunStatus
 from supervisor.console.render.receipts import how_ended
 
 SETS = tuple(Extensible.__subclasses__())

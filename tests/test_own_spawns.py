@@ -12,8 +12,9 @@ from actors import AsyncTurn, Turn
 from actors.errors import QueueFull, Refused
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
-from actors.model import Barrier, How, Owner, Row, RunStatus
+from actors.model import Barrier, How, Owner, Row
 from actors.plugin.spawning import AsyncProcess
+from actors.run_status import RunStatus
 from tests.kit import WAIT_S, Kit, check_rest
 from tests.kit import say as say_to
 from tests.kit import stop as stop_it

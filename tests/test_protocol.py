@@ -43,7 +43,7 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import TERMINAL, Address, Event, How, Isolation, Outcome, Provenance, RunInfo, RunStatus, StopOutcome
+from actors.model import Address, Event, How, Isolation, Outcome, Provenance, RunInfo, StopOutcome
 from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
 from actors.protocol.protocol import Protocol
 from actors.protocol.request_book import RequestBook
@@ -72,6 +72,7 @@ from actors.requests import (
     Stopped,
     Withdraw,
 )
+from actors.run_status import TERMINAL, RunStatus
 from actors.thread import Thread
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from actors import NewMessage, ShuttingDown, StateDirBusy, Stop
-from actors.model import Policy, RunStatus, Waiting
+from actors.model import Policy, Waiting
 from actors.requests import Accepted, Stopped
+from actors.run_status import RunStatus
 from supervisor import SessionHandle, Supervisor
 from supervisor.containment.guard import procfs
 from supervisor.containment.processes import adoption

@@ -6,8 +6,8 @@ import pytest
 
 from actors.errors import Quarantined, ShuttingDown
 from actors.hierarchy.session import SessionActor
-from actors.model import RunStatus
 from actors.requests import Delete
+from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, settled, stop

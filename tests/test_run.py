@@ -30,11 +30,12 @@ from actors.messages import (
     SpawnRequested,
     ToolResult,
 )
-from actors.model import Address, How, Outcome, Owner, Provenance, RunStatus
+from actors.model import Address, How, Outcome, Owner, Provenance
 from actors.plugin.registration import Tool
 from actors.plugin.turn import AsyncTurn
 from actors.ports import Executor, SpawnSpec
 from actors.ports import Processes as ProcessesPort
+from actors.run_status import RunStatus
 from actors.thread import Thread
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop

@@ -18,10 +18,11 @@ from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.kernel.actor import Actor
 from actors.messages import ProcessOutput
-from actors.model import How, Receipt, Row, RunStatus
+from actors.model import How, Receipt, Row
 from actors.plugin.turn import AsyncTurn
 from actors.ports import HostedAgent, ProcessRow
 from actors.protocol.run_record import OUTPUT_LOGGED_MAX_BYTES
+from actors.run_status import RunStatus
 from tests.sim.hosts import Hosting, HostTurn
 from tests.sim.processes import _Tree
 from tests.sim.world import World

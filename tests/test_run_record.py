@@ -12,11 +12,12 @@ from actors.errors import RunCancelled
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import HandOverRequested, ProcessEnded, ProcessStarted, SpawnRequested
-from actors.model import CallState, How, Outcome, PartKind, Row, RunInfo, RunStatus, TreeState
+from actors.model import CallState, How, Outcome, PartKind, Row, RunInfo, TreeState
 from actors.ports import CallRow, ProcessRow, SpawnSpec
 from actors.protocol.run_record import AGENT, PARTS_KEPT_MAX, CallRecord, OpenIndex, Part, RunRecord, restored
 from actors.protocol.state import LATE_KEPT_MAX
 from actors.protocol.step import RefuseHandOver
+from actors.run_status import RunStatus
 from tests.kit import Kit, say
 from tests.test_protocol import Driver, SimTree, started
 

@@ -23,10 +23,11 @@ from actors.hierarchy.session import SessionActor
 from actors.kernel.actor import Actor
 from actors.kernel.future import ReplyFuture
 from actors.messages import GoOn, PluginsMended, Route
-from actors.model import Address, Event, How, PartKind, Receipt, RunStatus
+from actors.model import Address, Event, How, PartKind, Receipt
 from actors.plugin.registration import Unloaded
 from actors.plugin.turn import AsyncTurn
 from actors.requests import Delete, Resume, Stop, Stopped
+from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop

@@ -23,7 +23,7 @@ from pykka import ActorRef
 from actors import model
 from actors.errors import Invalid, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed
-from actors.model import CallState, Event, Mode, PartKind, Provenance, Receipt, RunInfo, RunStatus, TreeState
+from actors.model import CallState, Event, Mode, PartKind, Provenance, Receipt, RunInfo, TreeState
 from actors.ports import (
     Batch,
     CallRow,
@@ -36,6 +36,7 @@ from actors.ports import (
     WaitingRow,
 )
 from actors.requests import NewMessage
+from actors.run_status import RunStatus
 from supervisor.store import schema
 from supervisor.store.connection import CHECK_EVERY_S
 from supervisor.store.groups import PRUNE_EVERY

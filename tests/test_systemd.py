@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from actors.model import RunInfo, RunStatus
+from actors.model import RunInfo
+from actors.run_status import RunStatus
 from supervisor.lock import held
 from tests.daemon_kit import PROJECT, WAIT_S, lines, output, runs, seed
 from tests.kit import alive, until

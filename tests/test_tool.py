@@ -13,10 +13,11 @@ from actors.hierarchy.session import SessionActor
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor
 from actors.messages import GoOn, ToolResult
-from actors.model import Message, Provenance, RunStatus
+from actors.model import Message, Provenance
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import AsyncSpawn
 from actors.plugin.turn import AsyncTurn
+from actors.run_status import RunStatus
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 

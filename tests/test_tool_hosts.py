@@ -13,9 +13,10 @@ from actors.hierarchy.session import SessionActor
 from actors.hierarchy.tool import ToolActor
 from actors.hosts import HostedAgent
 from actors.messages import CallRequested, ProcessStarted, SpawnRequested
-from actors.model import How, RunStatus
+from actors.model import How
 from actors.ports import ProcessRow, SpawnSpec
 from actors.requests import Accepted
+from actors.run_status import RunStatus
 from tests.sim.hosts import Hosting
 from tests.sim.world import World
 from tests.test_protocol import Driver, SimTree

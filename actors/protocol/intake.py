@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
 from actors.events import MessageRetractedData, SessionResumedData
-from actors.model import SUPERSEDING, Fate, Mode, Policy, Provenance, ReturnReason, Role, RunStatus, WithdrawOutcome
+from actors.model import SUPERSEDING, Fate, Mode, Policy, Provenance, ReturnReason, Role, WithdrawOutcome
 from actors.ports import AttachmentRow
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.turns import Turns
 from actors.requests import Accepted, NewMessage, Resume, Resumed, Withdraw, Withdrawn
+from actors.run_status import RunStatus
 
 
 class Intake:

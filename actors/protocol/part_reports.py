@@ -22,7 +22,7 @@ from actors.messages import (
     StrayEnded,
     StrayFound,
 )
-from actors.model import Address, How, Outcome, PartKind, RunStatus, TreeState
+from actors.model import Address, How, Outcome, PartKind, TreeState
 from actors.ports import ProcessRow
 from actors.protocol import notes
 from actors.protocol.calls import Calls
@@ -32,6 +32,7 @@ from actors.protocol.run_record import AGENT, Part, ProcessRecord, RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.step import CloseCall, ForgetPart, Keeper
+from actors.run_status import RunStatus
 from actors.text import storable
 
 

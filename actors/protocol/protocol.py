@@ -44,7 +44,7 @@ from actors.messages import (
     StrayEnded,
     StrayFound,
 )
-from actors.model import Isolation, Provenance, RunStatus
+from actors.model import Isolation, Provenance
 from actors.ports import Clock, Ids, Settings
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
@@ -61,6 +61,7 @@ from actors.protocol.stops import Stops
 from actors.protocol.tree_reports import TreeReports
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
+from actors.run_status import RunStatus
 
 
 class Protocol:

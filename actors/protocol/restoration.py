@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from actors.errors import CountermandError
 from actors.events import SessionQuarantinedData
-from actors.model import FAILURES, STRAYS, Barrier, Mode, Provenance, RunInfo, RunStatus, StopOutcome, TreeState
+from actors.model import FAILURES, STRAYS, Barrier, Mode, Provenance, RunInfo, StopOutcome, TreeState
 from actors.ports import KeptStop, SessionRow, Snapshot
 from actors.protocol.queue import PendingTurn
 from actors.protocol.requests import Requests
@@ -23,6 +23,7 @@ from actors.protocol.stops import Stops, provenance_of
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
 from actors.requests import Stopped
+from actors.run_status import RunStatus
 
 
 class Restoration:

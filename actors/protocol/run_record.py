@@ -22,7 +22,6 @@ from actors.gate.token import CancelToken
 from actors.messages import ProcessEnded, ProcessRemaining, SpawnRequested, StrayEnded, ToolResult
 from actors.model import (
     STRAYS,
-    TERMINAL,
     Address,
     CallState,
     Effect,
@@ -36,12 +35,11 @@ from actors.model import (
     Receipt,
     Row,
     RunInfo,
-    RunStatus,
     Signalled,
     TreeState,
-    transition,
 )
 from actors.ports import CallRow, ProcessRow
+from actors.run_status import TERMINAL, RunStatus, transition
 
 AGENT = "agent"
 """The id of the part that is the agent's execution."""

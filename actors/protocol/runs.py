@@ -34,7 +34,7 @@ from actors.events import (
 )
 from actors.gate.cell import CellState
 from actors.messages import ProcessRemaining, RunExpired, Said
-from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunStatus
+from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
@@ -45,6 +45,7 @@ from actors.protocol.step import AdoptRun, HaltRun, OpenBarrier, ReturnCredit, S
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
 from actors.requests import NewMessage
+from actors.run_status import RunStatus
 
 ADOPTIONS_MAX: Final = 3
 """How often what a run has running is taken over from an actor that failed."""

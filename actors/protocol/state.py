@@ -20,7 +20,7 @@ from actors.events import EventData, as_data
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken, Notify
 from actors.hosts import HostedAgent
-from actors.model import Address, Event, Fate, Isolation, Provenance, RunInfo, RunStatus, SessionActivity, SessionStatus
+from actors.model import Address, Event, Fate, Isolation, Provenance, RunInfo, SessionActivity, SessionStatus
 from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.queue import TurnQueue
@@ -28,6 +28,7 @@ from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT, CallRecord, Part, RunRecord
 from actors.protocol.step import KeepDeadLetter, Step
 from actors.protocol.stop_receipt import StopReceipt
+from actors.run_status import RunStatus
 from actors.saved import Saved
 from actors.thread import Thread
 

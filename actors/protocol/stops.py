@@ -19,18 +19,7 @@ from loguru import logger
 from actors.errors import NotFound
 from actors.events import SessionStopDurableData
 from actors.ids import request_time
-from actors.model import (
-    OUTSIDE_SOURCES,
-    Message,
-    Mode,
-    Provenance,
-    Receipt,
-    RunInfo,
-    RunStatus,
-    Scope,
-    StopOutcome,
-    Waiting,
-)
+from actors.model import OUTSIDE_SOURCES, Message, Mode, Provenance, Receipt, RunInfo, Scope, StopOutcome, Waiting
 from actors.ports import KeptStop
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.run_record import RunRecord
@@ -40,6 +29,7 @@ from actors.protocol.step import ForgetStop
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
 from actors.requests import Stop, Stopped
+from actors.run_status import RunStatus
 
 CUTOFFS_MAX: Final = 256
 """Origins whose last Stop is remembered, of a session."""

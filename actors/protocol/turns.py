@@ -18,13 +18,14 @@ from actors.events import (
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken
 from actors.messages import Steered, SteeringRequested
-from actors.model import Fate, Message, Provenance, ReturnReason, RunInfo, RunStatus, Waiting
+from actors.model import Fate, Message, Provenance, ReturnReason, RunInfo, Waiting
 from actors.ports import WaitingRow
 from actors.protocol.queue import PendingTurn, as_message
 from actors.protocol.run_record import RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import GiveSteering, NothingToSteer
 from actors.requests import NewMessage
+from actors.run_status import RunStatus
 
 
 class Turns:

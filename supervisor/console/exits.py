@@ -10,7 +10,8 @@ from enum import IntEnum
 from typing import Final
 
 from actors.errors import CountermandError, Invalid
-from actors.model import Json, RunStatus
+from actors.model import Json
+from actors.run_status import RunStatus
 
 
 class ExitCode(IntEnum):

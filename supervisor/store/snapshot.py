@@ -27,9 +27,10 @@ from actors.events import (
     ToolRequestedData,
     UnreadableData,
 )
-from actors.model import CallState, Event, Fate, Receipt, RunInfo, RunStatus
+from actors.model import CallState, Event, Fate, Receipt, RunInfo
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
+from actors.run_status import RunStatus
 from actors.saved import KINDS as SAVED_KINDS
 from actors.saved import Saved
 from actors.text import tail

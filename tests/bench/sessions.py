@@ -6,8 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from actors.model import Event, Receipt, RunInfo, RunStatus
+from actors.model import Event, Receipt, RunInfo
 from actors.ports import Batch, SessionRow
+from actors.run_status import RunStatus
 from supervisor.clock import SystemClock
 from supervisor.store.sqlite import SqliteStore
 from tests.bench.kit import WAIT_S, Inbox

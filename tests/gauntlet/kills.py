@@ -37,7 +37,8 @@ from pathlib import Path
 
 from loguru import logger
 
-from actors.model import TERMINAL, RunInfo
+from actors.model import RunInfo
+from actors.run_status import TERMINAL
 from supervisor import SessionHandle, Supervisor
 from tests.gauntlet import census
 from tests.gauntlet.judge import always_wrong, is_host, rows_of

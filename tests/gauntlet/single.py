@@ -30,7 +30,8 @@ from pykka import Timeout
 
 from actors import NewMessage, Receipt, Stop
 from actors.errors import ReceiptPending
-from actors.model import TERMINAL, Event
+from actors.model import Event
+from actors.run_status import TERMINAL
 from supervisor import SessionHandle, Supervisor
 from tests.gauntlet import census
 from tests.gauntlet.cases import Case, Needs

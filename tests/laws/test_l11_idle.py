@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from actors import NewMessage, Resume, RunStatus, Spawn, Stop, StoreUnavailable, Turn, tool
-from actors.model import TERMINAL, Waiting
+from actors.model import Waiting
+from actors.run_status import TERMINAL
 from supervisor import SessionHandle, Supervisor
 from tests.kit import WAIT_S, Kit, Listener, check_log, check_rest, fates, log, message, say, settled, stop, until
 

@@ -11,7 +11,7 @@ import pytest
 
 from actors import AsyncTurn, CancelToken, How, RunCancelled, RunStatus, Turn, tool
 from actors.errors import InvalidTransition
-from actors.model import TERMINAL, TRANSITIONS, transition
+from actors.run_status import TERMINAL, TRANSITIONS, transition
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, settled, stop, until
 
 

@@ -20,9 +20,10 @@ from actors.hierarchy.run import RunActor
 from actors.hierarchy.session import SessionActor
 from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor
-from actors.model import Event, Owner, RunStatus
+from actors.model import Event, Owner
 from actors.ports import Settings
 from actors.requests import Accepted, Delete, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
+from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.disk import was_released
 from tests.sim.hosts import Hosting

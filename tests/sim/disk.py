@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from actors.model import Event, Fate, How, Message, Owner, Receipt, RunInfo, RunStatus
+from actors.model import Event, Fate, How, Message, Owner, Receipt, RunInfo
 from actors.ports import Batch, CallRow, KeptStop, ProcessRow, RequestRow, SessionRow, Snapshot, WaitingRow
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
+from actors.run_status import RunStatus
 from actors.saved import Saved
 from actors.text import tail
 from actors.thread import Thread

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from actors.model import OUTSIDE_SOURCES, TERMINAL, TRANSITIONS, Event, Message, RunStatus
+from actors.model import OUTSIDE_SOURCES, Event, Message
 from actors.plugin.rendering import render_anthropic, render_openai
+from actors.run_status import TERMINAL, TRANSITIONS, RunStatus
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
 from tests.sim.model_answers import ModelAnswerLaws

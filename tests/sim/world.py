@@ -34,10 +34,11 @@ from actors.kernel.future import ReplyFuture
 from actors.kernel.log_context import speak
 from actors.kernel.mailbox import Mailbox
 from actors.messages import Activate, Erased, Idle, Rested, Route, Shutdown
-from actors.model import Event, Message, RunStatus
+from actors.model import Event, Message
 from actors.plugin.registration import Agent, Tool, Unloaded
 from actors.ports import Ports, Settings
 from actors.requests import Inspect, OutsideRequest
+from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.agents import Effects, SimPlugins, scripted, tools
 from tests.sim.clock import SimClock

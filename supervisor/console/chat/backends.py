@@ -9,8 +9,9 @@ from typing import Final, Protocol, overload
 from msgspec import Struct
 
 from actors.errors import StoreUnavailable
-from actors.model import LIVE, Event, Receipt, RunInfo, SessionStatus
+from actors.model import Event, Receipt, RunInfo, SessionStatus
 from actors.requests import Accepted, NewMessage, Stop, Stopped
+from actors.run_status import LIVE
 from supervisor.config import Config
 from supervisor.console.tty.screen import Screen
 from supervisor.store.reader import SqliteReader

@@ -37,8 +37,9 @@ from msgspec import Struct
 
 from actors.errors import CountermandError
 from actors.events import RunEndedData, RunStartedData, RunStatusData, data_of
-from actors.model import Event, Policy, Receipt, RunStatus, SessionActivity
+from actors.model import Event, Policy, Receipt, SessionActivity
 from actors.requests import Accepted
+from actors.run_status import RunStatus
 from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
 from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from actors.model import LIVE, RunInfo
+from actors.model import RunInfo
+from actors.run_status import LIVE
 from supervisor.console.render.output import say
 
 HINT: Final = (

@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from actors.model import RunStatus
+from actors.run_status import RunStatus
 from actors.text import one_line
 from supervisor.console.client.attended import HINT, status_words
 from supervisor.console.client.endpoint import Endpoint

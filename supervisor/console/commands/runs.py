@@ -6,7 +6,8 @@ from typing import Final
 
 import msgspec
 
-from actors.model import RunInfo, RunStatus
+from actors.model import RunInfo
+from actors.run_status import RunStatus
 from actors.text import one_line
 from supervisor.console.client.attended import attended, say_if_unattended
 from supervisor.console.client.endpoint import Endpoint

@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from actors.model import RunStatus
+from actors.run_status import RunStatus
 from supervisor.console.client.attended import HINT
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records

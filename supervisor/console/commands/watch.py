@@ -20,8 +20,9 @@ from actors.events import (
     ToolOutputData,
     data_of,
 )
-from actors.model import Event, Json, Receipt, RunInfo, RunStatus
+from actors.model import Event, Json, Receipt, RunInfo
 from actors.requests import Accepted
+from actors.run_status import RunStatus
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.render.receipts import summary
 from supervisor.console.render.words import cause, head, script_ended, script_problem

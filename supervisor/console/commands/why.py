@@ -22,7 +22,8 @@ from actors.events import (
     data_of,
     named_run,
 )
-from actors.model import Event, Message, MessageStatus, Provenance, Receipt, Role, RunInfo, RunStatus
+from actors.model import Event, Message, MessageStatus, Provenance, Receipt, Role, RunInfo
+from actors.run_status import RunStatus
 from actors.thread import Thread
 from supervisor.console.client.attended import HINT, attended, status_words
 from supervisor.console.client.endpoint import Endpoint

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from actors.model import Event, RunStatus
+from actors.model import Event
 from actors.ports import Batch
 from actors.protocol.run_record import is_own
 from actors.requests import Stop
+from actors.run_status import RunStatus
 from tests.sim.watch.answers import AnswerLaws
 from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.seen import Seen

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from actors.gate.cell import CellState
-from actors.model import Outcome, RunStatus
+from actors.model import Outcome
 from actors.protocol.run_record import CallRecord
+from actors.run_status import RunStatus
 from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.seen import INSTANT_S, Seen
 

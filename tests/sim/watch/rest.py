@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from actors.model import Event, Owner, RunStatus
+from actors.model import Event, Owner
 from actors.ports import ProcessRow
+from actors.run_status import RunStatus
 from tests.sim.disk import was_released
 from tests.sim.watch.seen import Seen, belongs_to
 

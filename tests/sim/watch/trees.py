@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from actors.model import TERMINAL, Address, Owner
+from actors.model import Address, Owner
+from actors.run_status import TERMINAL
 from tests.sim.bounds import Bounds
 from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.seen import Seen
