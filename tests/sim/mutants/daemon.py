@@ -14,7 +14,7 @@ from tests.sim.store import SimStore
 DAEMON: Final = (
     # ── SupervisorActor ──
     mutant(
-        "message at passivation dropped",
+        "a message at passivation is dropped",
         "L11",
         SupervisorActor,
         "_release",
@@ -22,7 +22,7 @@ DAEMON: Final = (
         "held.returned",
     ),
     mutant(
-        "message at passivation given to the one that leaves",
+        "a message at passivation is sent to the actor that leaves",
         "L11",
         SupervisorActor,
         "_route",
@@ -30,7 +30,7 @@ DAEMON: Final = (
         "if not ends or not route.returned:",
     ),
     mutant(
-        "message that finds the session in use is held for ever",
+        "a message that finds the session in use is held for ever",
         "L11",
         SupervisorActor,
         "_rested",
@@ -38,7 +38,7 @@ DAEMON: Final = (
         "",
     ),
     mutant(
-        "what a session said before a Stop came counts",
+        "a report of rest from before a Stop counts",
         "L11",
         SupervisorActor,
         "_quiet",
@@ -62,7 +62,7 @@ DAEMON: Final = (
         "    if False:\n",
     ),
     mutant(
-        "quarantined one failure late",
+        "a session is quarantined one failure late",
         "L13",
         SupervisorActor,
         "_restart",
@@ -71,14 +71,16 @@ DAEMON: Final = (
     ),
     # ── Execution ──
     mutant(
-        "a door tells, and the cancel tells again",
+        "the cancel is raised again after a method of the turn has raised it",
         "L8",
         _Execution,
         "cancel",
         "first and (self.token is None or not self.token.was_raised_in(self.task))",
         "first",
     ),
-    mutant("a halt tells again", "L8", _Execution, "cancel", "first = self.cancelled_at is None", "first = True"),
+    mutant(
+        "a second halt cancels again", "L8", _Execution, "cancel", "first = self.cancelled_at is None", "first = True"
+    ),
     # ── SimHosts ──
     mutant("one spare for two runs", "L13", SimHosts, "reserve", "spares.pop(0)", "spares[0]"),
     mutant(
@@ -91,7 +93,7 @@ DAEMON: Final = (
     ),
     # ── SimStore ──
     Mutant(
-        "a retried batch overtaking",
+        "a retried batch overtakes an earlier batch",
         "L12",
         (
             Edit(

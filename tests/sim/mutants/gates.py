@@ -16,7 +16,7 @@ from tests.sim.mutants.mutant import Mutant, mutant
 GATES: Final = (
     # ── Cell ──
     mutant(
-        "permit checked at the request instead of at the start",
+        "a permit is checked at the request instead of at the start",
         "L2",
         Cell,
         "start",
@@ -25,7 +25,7 @@ GATES: Final = (
     ),
     # ── CancelToken ──
     mutant(
-        "an effect begins behind the fence",
+        "an effect begins after the fence",
         "L1",
         CancelToken,
         "_begin_effect",
@@ -33,7 +33,7 @@ GATES: Final = (
         "        if True:\n",
     ),
     mutant(
-        "what outlives its call has effects",
+        "code that outlives its call has effects",
         "L1",
         CancelToken,
         "end_effects",
@@ -51,7 +51,7 @@ GATES: Final = (
         "        if cell.start():\n            started()\n        return\n",
     ),
     mutant(
-        "a void call that somebody else was to execute has no end",
+        "a void call that a host was to execute gets no end",
         "L7",
         execution,
         "foreign_body",
@@ -60,7 +60,7 @@ GATES: Final = (
     ),
     # ── TurnCore ──
     mutant(
-        "an agent goes on before the call that it gave up has its result",
+        "an agent continues before a call that it gave up has its result",
         "L6",
         TurnCore,
         "give_up",

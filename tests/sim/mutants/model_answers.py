@@ -29,7 +29,7 @@ MODEL_ANSWERS: Final = (
         "self._decide(record, call, at)",
     ),
     mutant(
-        "what steers comes between the parts of an answer",
+        "a steer message comes between the parts of an answer",
         "L6",
         Turns,
         "steering_requested",
@@ -53,7 +53,7 @@ MODEL_ANSWERS: Final = (
         "if isinstance(part, _Called)][::-1]",
     ),
     mutant(
-        "thinking behind which nothing came is rendered",
+        "thinking that nothing follows is rendered",
         "L6",
         rendering,
         "_without_last_thinking",

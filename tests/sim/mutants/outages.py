@@ -20,7 +20,7 @@ OUTAGES: Final = (
         "None",
     ),
     mutant(
-        "what had ended a run is forgotten where the store did not take it",
+        "the cause of an end is lost when the store refuses it",
         "L5",
         Outage,
         "_note_runs",
@@ -36,7 +36,7 @@ OUTAGES: Final = (
         "cause, None)",
     ),
     mutant(
-        "a Delete that waits for ends is forgotten where the store fails",
+        "a waiting Delete is not answered when the store fails",
         "L12",
         Outage,
         "_answer_all",
@@ -44,7 +44,7 @@ OUTAGES: Final = (
         "in ():",
     ),
     mutant(
-        "a store that fails is asked ever more seldom",
+        "the wait before a retry of the store grows without a bound",
         "L12",
         Outage,
         "try_later",
@@ -52,7 +52,7 @@ OUTAGES: Final = (
         "self._retry_s * 2",
     ),
     mutant(
-        "a store that was back is asked as seldom as before",
+        "the wait before a retry of the store is not reset",
         "L12",
         Outage,
         "over",
@@ -61,7 +61,7 @@ OUTAGES: Final = (
     ),
     # ── LateStops ──
     Mutant(
-        "what a Stop was answered while the store fails is forgotten",
+        "the answer to a Stop is lost while the store fails",
         "L10",
         (
             Edit(LateStops, "first_answer", "return kept.answer if kept is not None else None", "return None"),
@@ -74,7 +74,7 @@ OUTAGES: Final = (
         ),
     ),
     mutant(
-        "the journal is not given an answer that is known later",
+        "an answer that is known late is not put into the journal",
         "L10",
         LateStops,
         "_keep",
@@ -90,7 +90,7 @@ OUTAGES: Final = (
         "for entry in ():",
     ),
     mutant(
-        "a Stop that is overdue is not kept in the journal",
+        "an overdue Stop is not put into the journal",
         "L12",
         LateStops,
         "_keep",
@@ -98,7 +98,7 @@ OUTAGES: Final = (
         "",
     ),
     mutant(
-        "a Stop is said to be in the journal before it is",
+        "a Stop is reported journalled before it is",
         "L12",
         LateStops,
         "answer",
@@ -106,7 +106,7 @@ OUTAGES: Final = (
         "True",
     ),
     mutant(
-        "a Stop that is kept again came when the store failed again",
+        "a Stop that is kept again gets the time of the later failure",
         "L5",
         LateStops,
         "store_failed",
@@ -115,7 +115,7 @@ OUTAGES: Final = (
     ),
     # ── KeptStop ──
     mutant(
-        "what a Stop of the journal was aimed at is not looked up",
+        "the target of a Stop in the journal is not looked up",
         "L12",
         KeptStop,
         "is_about",

@@ -12,7 +12,7 @@ from tests.sim.mutants.mutant import mutant
 PARTS: Final = (
     # ── PartReports ──
     mutant(
-        "what code started by itself is taken for ended",
+        "a stray is taken for ended",
         "L3",
         PartReports,
         "stray_found",
@@ -20,7 +20,7 @@ PARTS: Final = (
         "part.end(None, found.at), record.add(part)",
     ),
     mutant(
-        "what code started by itself holds no barrier",
+        "a stray holds no barrier",
         "L3",
         PartReports,
         "stray_found",
@@ -28,7 +28,7 @@ PARTS: Final = (
         "False, found.ours, started_at",
     ),
     mutant(
-        "what is found after the kill deadline is not named",
+        "a stray that is found after the kill deadline is not named",
         "L3",
         PartReports,
         "stray_found",
@@ -36,7 +36,7 @@ PARTS: Final = (
         "pass",
     ),
     mutant(
-        "the run's end taken as proof of death",
+        "the run's end is taken as proof of death",
         "L3",
         PartReports,
         "run_finished",
@@ -54,7 +54,7 @@ PARTS: Final = (
         "        record.parts[record.host.row.process_id].end(report.how, report.at)\n",
     ),
     mutant(
-        "old run's end dropped as stale",
+        "the end of an earlier run is dropped as stale",
         "L7",
         PartReports,
         "run_finished",
@@ -63,7 +63,7 @@ PARTS: Final = (
     ),
     # ── TreeReports ──
     mutant(
-        "what ended with its daemon needs no proof",
+        "a tree that ended with its daemon needs no proof",
         "L3",
         TreeReports,
         "_ended",
@@ -71,7 +71,7 @@ PARTS: Final = (
         "if not news.proven and str(owned.row.ending and owned.row.ending.source) != 'supervisor.recovery':",
     ),
     mutant(
-        "an agent begins before it is on record what of the session is abandoned",
+        "an agent begins before the session's abandoned trees are on record",
         "L3",
         TreeReports,
         "deadline",
@@ -80,7 +80,7 @@ PARTS: Final = (
     ),
     # ── Processes ──
     mutant(
-        "output of a closed call accepted",
+        "output of a closed call is accepted",
         "L1",
         Processes,
         "output",

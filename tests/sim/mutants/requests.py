@@ -24,7 +24,7 @@ REQUESTS: Final = (
         "state.book.answered(request, known, at)",
     ),
     mutant(
-        "the answer to a repeat says that what waits came back",
+        "the answer to a repeat says that a waiting message was returned",
         "L10",
         Requests,
         "decide",
@@ -70,7 +70,7 @@ REQUESTS: Final = (
         "pulled = list(self.steering)",
     ),
     mutant(
-        "what waits is turned around",
+        "waiting messages are taken in reverse order",
         "L4",
         TurnQueue,
         "take_all",
@@ -80,7 +80,7 @@ REQUESTS: Final = (
     mutant("one waiting message too many", "L14", TurnQueue, "refuse_if_full", ">= self._limit", "> self._limit"),
     # ── Turns ──
     mutant(
-        "a Stop leaves what it says it withdraws",
+        "a Stop keeps messages that it reports as withdrawn",
         "L4",
         Turns,
         "stop",
@@ -106,7 +106,7 @@ REQUESTS: Final = (
     ),
     mutant("a kept host outlives a Stop", "L3", Stops, "_ended_by", "stop.run_id is None", "False"),
     mutant(
-        "aimed stop that hits the current run",
+        "a Stop aimed at an earlier run ends the current run",
         "L9",
         Stops,
         "_stop_aimed",
@@ -114,7 +114,7 @@ REQUESTS: Final = (
         "if current is not None:",
     ),
     mutant(
-        "a Stop that is decided again is answered by what is found then",
+        "a Stop that is decided again gets another answer",
         "L10",
         Stops,
         "stop",
@@ -122,7 +122,7 @@ REQUESTS: Final = (
         "answer = None",
     ),
     mutant(
-        "a receipt that was told of is not filed",
+        "a receipt whose id was answered is not filed",
         "L10",
         Stops,
         "_replay",
@@ -130,7 +130,7 @@ REQUESTS: Final = (
         "",
     ),
     mutant(
-        "a Stop that comes behind a failure of the store counts as the cause",
+        "a Stop after a failure of the store becomes the first cause",
         "L5",
         Stops,
         "cancelled_unstored",
@@ -138,7 +138,7 @@ REQUESTS: Final = (
         "first = provenance",
     ),
     mutant(
-        "a Stop that is decided again leaves waiting what it had stopped",
+        "a Stop that is decided again keeps the turn that it had stopped",
         "L12",
         Stops,
         "_replay",
@@ -146,7 +146,7 @@ REQUESTS: Final = (
         "queued = None",
     ),
     mutant(
-        "what is sent while a Stop waits to be decided comes too late",
+        "a message sent while a Stop waits to be decided is returned",
         "L4",
         Stops,
         "stop",
@@ -154,7 +154,7 @@ REQUESTS: Final = (
         "at",
     ),
     mutant(
-        "a Stop is told to be durable again after a restart",
+        "a Stop is reported durable again after a restart",
         "L12",
         Stops,
         "durable",
@@ -163,7 +163,7 @@ REQUESTS: Final = (
     ),
     # ── Deletion ──
     mutant(
-        "deleted before the proofs",
+        "a session is deleted before its proofs",
         "L11",
         Deletion,
         "erase_if_proven",

@@ -13,7 +13,7 @@ from tests.sim.mutants.mutant import mutant
 RUN_ACTORS: Final = (
     # ── RunActor ──
     mutant(
-        "a run actor ends before what its code started by itself",
+        "a run actor ends before its strays",
         "L3",
         RunActor,
         "_stop_if_done",
@@ -37,7 +37,7 @@ RUN_ACTORS: Final = (
         "halt.grace_s",
     ),
     mutant(
-        "the deadline of a run begins anew behind each barrier",
+        "the deadline of a run begins anew after each barrier",
         "L7",
         RunActor,
         "_disarm_deadline",
@@ -61,7 +61,7 @@ RUN_ACTORS: Final = (
         "if key != self._host.id and key not in self._processes:",
     ),
     mutant(
-        "what a lost call has running is not taken over",
+        "the process of a lost call is not taken over",
         "L3",
         RunActor,
         "_child_down",
@@ -69,7 +69,7 @@ RUN_ACTORS: Final = (
         "        if True:\n",
     ),
     mutant(
-        "the host that a lost call had only asked for is ended",
+        "a host that a lost call had only asked for is ended",
         "L6",
         RunActor,
         "_child_down",
@@ -77,7 +77,7 @@ RUN_ACTORS: Final = (
         "",
     ),
     mutant(
-        "a host is not released at whose request the run's actor fails",
+        "a host is not released when the run's actor fails at its request",
         "L14",
         RunActor,
         "on_failure",
@@ -104,7 +104,7 @@ RUN_ACTORS: Final = (
     ),
     # ── ToolHost ──
     mutant(
-        "the process of a tool is told of its call in spite of a fence",
+        "a call is sent to the process of its tool after a fence",
         "L1",
         ToolHost,
         "permitted",

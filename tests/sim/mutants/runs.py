@@ -14,7 +14,7 @@ RUNS: Final = (
     # ── Runs ──
     mutant("the fence does not count", "L1", Runs, "fence", "state.generation += 1", "pass"),
     mutant(
-        "text of a closed run accepted",
+        "text of a closed run is accepted",
         "L1",
         Runs,
         "said",
@@ -22,7 +22,7 @@ RUNS: Final = (
         "record = state.open_run(said.address) or state.record(said.address.run)",
     ),
     Mutant(
-        "a spare that was reserved for a fenced run is told of it",
+        "a fenced run is sent to the spare that was reserved for it",
         "L1",
         (
             Edit(
@@ -43,7 +43,7 @@ RUNS: Final = (
         "False",
     ),
     mutant(
-        "an agent begins before it is on record what of an earlier run is abandoned",
+        "an agent begins before the abandoned parts of an earlier run are on record",
         "L3",
         Runs,
         "force_barrier",
@@ -59,7 +59,7 @@ RUNS: Final = (
         "pass",
     ),
     mutant(
-        "the queue is taken by the run",
+        "the end of a run takes the waiting messages",
         "L4",
         Runs,
         "end",
@@ -83,7 +83,7 @@ RUNS: Final = (
         'not [part for part in record.awaited_parts() if part.kind != "process"]',
     ),
     mutant(
-        "second stop with a second receipt",
+        "a second Stop gets a second receipt",
         "L7",
         Runs,
         "join",
@@ -92,7 +92,7 @@ RUNS: Final = (
     ),
     mutant("no kill deadline", "L7", Runs, "kill_deadline", "if record is None or record.stage != stage:", "if 1:"),
     mutant(
-        "a Stop that hurries puts the kill deadline off",
+        "an immediate Stop postpones the kill deadline",
         "L7",
         Runs,
         "halt",
@@ -100,7 +100,7 @@ RUNS: Final = (
         "record.stage += 1",
     ),
     mutant(
-        "a proof that comes late amends nothing",
+        "a late proof amends no receipt",
         "L7",
         Runs,
         "amend",
@@ -127,7 +127,7 @@ RUNS: Final = (
     ),
     # ── RunRecord ──
     mutant(
-        "a process of nobody knows whom is left out of the receipt",
+        "a receipt is complete though a process of unknown origin may be of its run",
         "L3",
         RunRecord,
         "file_receipt",
@@ -136,12 +136,14 @@ RUNS: Final = (
     ),
     mutant("parts are kept without a bound", "L14", RunRecord, "trim", "if excess <= 0:", "if excess <= 1000:"),
     mutant("a receipt lists parts beyond the bound", "L14", RunRecord, "file_receipt", "    self.trim()\n", ""),
-    mutant("what a receipt leaves out is not counted", "L14", RunRecord, "trim", "        self.omitted += 1\n", ""),
+    mutant(
+        "rows that a receipt leaves out are not counted", "L14", RunRecord, "trim", "        self.omitted += 1\n", ""
+    ),
     # ── Part ──
-    mutant("an unproven end taken as proof", "L3", Part, "end_process", "if news.proven:", "if True:"),
+    mutant("an unproven end is taken as proof", "L3", Part, "end_process", "if news.proven:", "if True:"),
     # ── Calls ──
     mutant(
-        "a result does not tell of effects",
+        "a result does not name the effects of its call",
         "L6",
         Calls,
         "end",
@@ -157,7 +159,7 @@ RUNS: Final = (
         "_closed(record, call, CellState.CLOSED if finished else state, None, cause)",
     ),
     mutant(
-        "a result in the cell is lost to an agent that gives up",
+        "a result in the cell is ignored when the agent gives the call up",
         "L2",
         Calls,
         "given_up",
@@ -192,7 +194,7 @@ RUNS: Final = (
         "replace(call.row, state=CallState.GRANTED,",
     ),
     Mutant(
-        "a call that is given up goes on",
+        "a call that is given up is not cancelled",
         "L8",
         (
             Edit(Calls, "given_up", "call.token.cancel(provenance)", "pass"),

@@ -50,7 +50,7 @@ SESSION_ACTOR: Final = (
     ),
     # ── Serving ──
     mutant(
-        "bump after halt",
+        "the halt is sent before the fence",
         "L1",
         Serving,
         "decide",
@@ -58,7 +58,7 @@ SESSION_ACTOR: Final = (
         BUMP_AFTER_HALT.lstrip("\n"),
     ),
     mutant(
-        "deleted before a Stop is told to be durable",
+        "a session is deleted before its Stop is reported durable",
         "L12",
         Serving,
         "flush",
@@ -69,10 +69,10 @@ SESSION_ACTOR: Final = (
     mutant("permit before its commit", "L2", Batches, "send_step", *at_once("GivePermit")),
     mutant("spawn permit before its commit", "L2", Batches, "send_step", *at_once("GiveSpawn")),
     mutant("a part is forgotten before its commit", "L3", Batches, "send_step", *at_once("ForgetPart")),
-    mutant("said to be handed over before its commit", "L12", Batches, "send_step", *at_once("SayHandedOver")),
-    mutant("saved before its commit", "L12", Batches, "send_step", *at_once("SaySaved")),
-    mutant("spawned for the session before its commit", "L12", Batches, "send_step", *at_once("SpawnOwn")),
-    mutant("a host is released before that is on record", "L12", Batches, "send_step", *at_once("ReleaseHost")),
+    mutant("a hand-over is answered before its commit", "L12", Batches, "send_step", *at_once("SayHandedOver")),
+    mutant("a save is answered before its commit", "L12", Batches, "send_step", *at_once("SaySaved")),
+    mutant("a tree of the session is spawned before its commit", "L12", Batches, "send_step", *at_once("SpawnOwn")),
+    mutant("a host is released before its release is on record", "L12", Batches, "send_step", *at_once("ReleaseHost")),
     mutant("answer before commit", "L12", Batches, "send_step", *at_once("AnswerRequest")),
     mutant("the agent starts before its run is durable", "L12", Batches, "send_step", *at_once("StartRun")),
     mutant(
@@ -86,7 +86,7 @@ SESSION_ACTOR: Final = (
     ),
     mutant("the journal lets a Stop go before it is on record", "L12", Batches, "send_step", *at_once("ForgetStop")),
     mutant(
-        "nobody is told that a Stop is durable at last",
+        "a Stop that becomes durable late is not reported",
         "L12",
         Batches,
         "_stops_are_durable",
@@ -94,7 +94,7 @@ SESSION_ACTOR: Final = (
         "",
     ),
     mutant(
-        "a Stop says that it withdrew what may never be on record",
+        "an early answer to a Stop lists messages that may never be on record",
         "L4",
         Batches,
         "early_answer",
@@ -112,7 +112,7 @@ SESSION_ACTOR: Final = (
     ),
     # ── Draining ──
     mutant(
-        "shutdown does not wait for what it decided to be written",
+        "shutdown does not wait for its own commits",
         "L11",
         Draining,
         "say_quiet",
@@ -120,7 +120,7 @@ SESSION_ACTOR: Final = (
         "True",
     ),
     mutant(
-        "shutdown does not wait for what waited to be read",
+        "shutdown does not wait for requests that wait for a read",
         "L11",
         Draining,
         "say_quiet",
@@ -129,7 +129,7 @@ SESSION_ACTOR: Final = (
     ),
     # ── Reading ──
     mutant(
-        "the failure that a Stop of the journal names is forgotten where the session is restored in vain",
+        "a failure named in the journal is lost when a restoration fails",
         "L12",
         Reading,
         "_restore",
@@ -149,7 +149,7 @@ SESSION_ACTOR: Final = (
     ),
     # ── Stash ──
     mutant(
-        "a Stop of a session that is being read is answered as if nothing ran",
+        "an early answer to a Stop says that nothing ran",
         "L10",
         Stash,
         "answer_overdue",

@@ -14,16 +14,16 @@ from tests.sim.mutants.mutant import mutant
 SESSIONS: Final = (
     # ── Saves, Saved ──
     mutant(
-        "what a closed run saves is kept",
+        "a save of a closed run is kept",
         "L1",
         Saves,
         "requested",
         "record = state.open_run(request.address)",
         "record = state.open_run(request.address) or state.record(request.address.run)",
     ),
-    mutant("a rollback keeps what was saved", "L6", Saved, "add", "data.run_id == self._run", "False"),
+    mutant("a rollback keeps the saves of its run", "L6", Saved, "add", "data.run_id == self._run", "False"),
     mutant(
-        "what was saved is forgotten with the memory",
+        "saved state is lost when a session is read again",
         "L6",
         SessionState,
         "restore",
@@ -32,7 +32,7 @@ SESSIONS: Final = (
     ),
     # ── SessionState ──
     mutant(
-        "stale accepted when the address is unknown",
+        "a report with a stale address is accepted",
         "L1",
         SessionState,
         "open_run",
@@ -57,7 +57,7 @@ SESSIONS: Final = (
         "self.ending.values()",
     ),
     mutant(
-        "answers forgotten at a restart",
+        "answers are lost at a restart",
         "L10",
         SessionState,
         "restore",
@@ -65,7 +65,7 @@ SESSIONS: Final = (
         "",
     ),
     mutant(
-        "parked forgotten at a restart",
+        "parked messages start a run after a restart",
         "L12",
         SessionState,
         "restore",
@@ -73,7 +73,7 @@ SESSIONS: Final = (
         "parked=False",
     ),
     mutant(
-        "the Stop's hour forgotten at a restart",
+        "the cutoff of a Stop is lost at a restart",
         "L12",
         SessionState,
         "restore",
@@ -107,7 +107,7 @@ SESSIONS: Final = (
     ),
     # ── Restoration ──
     mutant(
-        "nothing is taken over after a restart",
+        "parts of a run are not adopted after a restart",
         "L3",
         Restoration,
         "_restore_half",
@@ -115,7 +115,7 @@ SESSIONS: Final = (
         "pass",
     ),
     mutant(
-        "what a Stop came behind is tried again",
+        "a run is retried though a Stop came after its failure",
         "L12",
         Restoration,
         "_restore_half",
@@ -123,7 +123,7 @@ SESSIONS: Final = (
         "can_run =",
     ),
     mutant(
-        "a half-run is left as it was",
+        "an interrupted run is not closed at a restart",
         "L12",
         Restoration,
         "_restore_half",
@@ -131,7 +131,7 @@ SESSIONS: Final = (
         "",
     ),
     mutant(
-        "what had done nothing is not tried again",
+        "an untouched run is not retried",
         "L12",
         Restoration,
         "_restore_half",
@@ -139,7 +139,7 @@ SESSIONS: Final = (
         "untouched = False",
     ),
     mutant(
-        "tried again although it had spoken",
+        "a run that had emitted text is retried",
         "L12",
         Restoration,
         "_restore_half",
@@ -147,7 +147,7 @@ SESSIONS: Final = (
         "untouched = True",
     ),
     mutant(
-        "a Stop that was stored stops what came behind it",
+        "a stored Stop is decided again and stops later work",
         "L12",
         Restoration,
         "restore",
@@ -155,7 +155,7 @@ SESSIONS: Final = (
         "list(kept_stops)",
     ),
     mutant(
-        "waiting turns start as a draining session is taken up",
+        "waiting turns start when a draining session is restored",
         "L11",
         Restoration,
         "restore",
@@ -164,7 +164,7 @@ SESSIONS: Final = (
         "    self._runs.start_next(at)\n    state.draining = draining\n",
     ),
     mutant(
-        "an untouched run is tried again without end",
+        "an untouched run is retried without end",
         "L14",
         Restoration,
         "_restore_half",
@@ -172,7 +172,7 @@ SESSIONS: Final = (
         "True",
     ),
     mutant(
-        "a receipt forgets in a crash the host that a later run has taken back",
+        "a receipt loses in a crash the host that a later run has taken back",
         "L3",
         Restoration,
         "_record",
@@ -181,7 +181,7 @@ SESSIONS: Final = (
     ),
     # ── Protocol ──
     mutant(
-        "what is not at rest is not interrupted",
+        "a session that is not at rest is not interrupted",
         "L11",
         Protocol,
         "interrupt",
