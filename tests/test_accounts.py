@@ -317,7 +317,7 @@ def test_a_niceness_is_between_the_daemons_and_the_most_that_there_is(b: Bench, 
     assert b.owner.text() == f"{min(19, OURS + given)}\n"
 
 
-def test_who_is_unknown_or_has_ended_is_not_made_nicer(b: Bench) -> None:
+def test_an_unknown_or_ended_process_is_not_made_nicer(b: Bench) -> None:
     b.trees.set_nice("stranger", 5)
     b.sh("true")
     b.owner.ended()

@@ -223,7 +223,7 @@ def test_an_actor_can_stop_itself_and_its_urn_is_its_own(pool: PooledDispatcher)
     assert refs[1].is_alive()
 
 
-def test_the_stop_flag_wakes_those_who_wait_and_stays_set() -> None:
+def test_the_stop_flag_wakes_all_waiters_and_stays_set() -> None:
     flag = StopFlag()
     assert not flag.is_set()
     assert not flag.wait(0)
@@ -339,7 +339,7 @@ WAYS_OUT: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.parametrize(("fail_in", "message", "failure"), WAYS_OUT)
-def test_the_parent_is_told_down_once_on_every_way_out_and_last_of_all(
+def test_the_parent_gets_down_once_on_every_way_out_and_last_of_all(
     pool: PooledDispatcher, fail_in: str, message: Any, failure: str | None
 ) -> None:
     parent = Parent.start(dispatcher=pool)
@@ -521,7 +521,7 @@ def gc_count(cls: type) -> int:
     return sum(type(thing) is cls for thing in gc.get_objects())
 
 
-def test_a_thousand_asks_that_race_a_stop_are_each_answered_or_told_that_the_actor_is_dead(
+def test_a_thousand_asks_that_race_a_stop_each_get_an_answer_or_actor_dead(
     pool: PooledDispatcher,
 ) -> None:
     outcomes = {"answered": 0, "dead": 0}
@@ -713,7 +713,7 @@ def test_the_seeded_dispatcher_refuses_the_same_and_a_resolved_reply_may_be_read
         blocked.get(timeout=0)
 
 
-def test_a_derived_future_that_somebody_else_waits_on_does_not_block_a_handler(
+def test_a_derived_future_that_another_thread_waits_on_does_not_block_a_handler(
     pool: PooledDispatcher,
 ) -> None:
     never = StepDispatcher(1)
@@ -843,7 +843,7 @@ class StoppedAt:
 
 
 @pytest.mark.parametrize("asks", ["get", "add_done_callback"])
-def test_l7_who_resolves_a_reply_waits_for_nobody_wherever_another_is_stopped(asks: str) -> None:
+def test_l7_resolving_a_reply_waits_for_no_other_thread_wherever_that_is_paused(asks: str) -> None:
     for line in range(1, 200):
         future: ReplyFuture[str] = ReplyFuture()
         ran = threading.Event()
@@ -898,7 +898,7 @@ def test_one_result_counts_of_many_hands_and_each_callback_runs_once() -> None:
         assert sorted(ran) == [0, 1, 2]
 
 
-def test_who_is_interrupted_under_a_small_lock_may_come_back_to_it() -> None:
+def test_a_thread_that_is_interrupted_under_a_small_lock_may_take_it_again() -> None:
     flag, letters, done = StopFlag(), DeadLetters(), threading.Event()
 
     def handler() -> None:

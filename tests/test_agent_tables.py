@@ -213,7 +213,7 @@ def test_paths_hold_wherever_they_are_used(tmp_path: Path, monkeypatch: pytest.M
     assert Agent(run="m:f", python="python3.12").python == "python3.12", "looked for in PATH"
 
 
-def test_it_is_told_of_its_own_tools_and_granted_the_others() -> None:
+def test_a_host_gets_its_own_tools_and_the_granted_ones() -> None:
     made = Agent(run="m:f", tools=["shell", "my.tools:search"])
     assert made.granted == ("shell",)
     assert made.argv[-2:] == ("--tool", "my.tools:search")

@@ -154,7 +154,7 @@ def test_what_is_emitted_besides_an_answer_is_no_part_of_it() -> None:
     ]
 
 
-def test_parts_of_an_answer_that_nobody_knows_are_kept_where_that_is_possible() -> None:
+def test_unknown_parts_of_an_answer_are_kept_where_that_is_possible() -> None:
     """The event that began it cannot be read."""
     log = Log()
     log.add("text", text="said", answer="a1")
@@ -331,7 +331,7 @@ def test_l6_after_every_event_each_provider_takes_the_thread(log: list[Event]) -
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(stories(thinks=True))
-def test_l6_with_thinking_on_no_call_has_to_be_told_as_text(log: list[Event]) -> None:
+def test_l6_with_thinking_on_no_call_has_to_be_rendered_as_text(log: list[Event]) -> None:
     for messages in every_state(log):
         check_all(messages, thinks=True)
         plain = render_anthropic(messages, provider="anthropic")
@@ -427,7 +427,7 @@ def test_another_provider_gets_neither_blocks_nor_ids() -> None:
     assert items == render_responses(messages)
 
 
-def test_a_handed_over_thread_whose_calls_no_thinking_came_before_is_told_as_text_where_thinking_is_on() -> None:
+def test_with_thinking_on_calls_that_no_thinking_came_before_are_rendered_as_text() -> None:
     messages = interrupted().thread.messages()
     plain = render_anthropic(messages)
     check_anthropic(plain)

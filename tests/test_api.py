@@ -474,7 +474,7 @@ def test_a_session_may_be_subscribed_to_before_it_exists(kit: Kit) -> None:
         assert next(iter(subscription)).kind == "message"
 
 
-def test_ephemeral_events_come_only_to_those_who_ask(kit: Kit) -> None:
+def test_ephemeral_events_come_only_to_subscribers_that_ask(kit: Kit) -> None:
     begin, go_on = kit.gate(), kit.gate()
 
     def agent(turn: Turn) -> None:

@@ -54,7 +54,7 @@ def test_a_message_that_is_not_utf8_shows_what_it_can_and_carries_the_rest() -> 
     assert digest(NewMessage(id="m", content=os.fsdecode(LATIN.replace(b"\xe9", b"\xe8")))) != digest(message)
 
 
-def test_nobody_attaches_anything_under_a_name_of_their_own() -> None:
+def test_a_client_cannot_name_an_attachment() -> None:
     for attachments in ("x", (b"x",), (Attachment("att_mine", b"x"),)):
         with pytest.raises(Invalid):
             NewMessage(content="x", attachments=attachments)  # type: ignore[call-arg]

@@ -96,7 +96,7 @@ def sleeper_in(group: str, script: str = "exec sleep 1000") -> subprocess.Popen[
 
 
 @needs_cgroups
-def test_l3_a_group_is_removed_only_when_nobody_is_in_it(group: str) -> None:
+def test_l3_a_group_is_removed_only_when_it_is_empty(group: str) -> None:
     process = sleeper_in(group)
     try:
         assert not cgroups.remove(group)
@@ -273,7 +273,7 @@ def test_l3_a_process_that_changes_its_group_is_caught_by_the_layer_below(b: Ben
 
 
 @needs_cgroups
-def test_l3_a_stranger_in_the_group_keeps_nobody_from_the_proof(b: Bench) -> None:
+def test_l3_a_stranger_in_the_group_does_not_prevent_the_proof(b: Bench) -> None:
     b.sh("echo up; exec sleep 1000")
     b.owner.wait_text("up")
     group = b.group()

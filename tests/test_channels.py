@@ -132,7 +132,7 @@ def test_a_command_talks_over_its_channel_and_sees_the_end_of_the_other_side(b: 
 
 
 @pytest.mark.parametrize("pty", [False, True], ids=["pipes", "pty"])
-def test_nobody_but_the_command_has_its_channel_once_it_has_started(b: Bench, pair: Pair, pty: bool) -> None:
+def test_only_the_command_has_its_channel_once_it_has_started(b: Bench, pair: Pair, pty: bool) -> None:
     before = b.descriptors_at_rest()
     pair.run(b, ECHO, pty=pty)
     assert pair.ask("x") == "X"
@@ -154,7 +154,7 @@ def test_a_channel_is_the_only_descriptor_beyond_the_three(b: Bench, pair: Pair)
     assert held == f"[0, 1, 2, {number}]"
 
 
-def test_a_command_without_a_channel_is_told_of_none(b: Bench) -> None:
+def test_a_command_without_a_channel_finds_none_in_its_environment(b: Bench) -> None:
     b.run((sys.executable, "-S", "-c", "import os; print(os.environ.get('COUNTERMAND_CHANNEL'))"))
     b.owner.ended()
     assert b.owner.text() == "None\n"

@@ -164,7 +164,7 @@ def test_a_second_sigint_kills_at_once(desk: Desk) -> None:
     assert [later["mode"] for later in run["later"]] == ["immediate"]
 
 
-def test_a_reader_that_takes_no_output_keeps_nobody_from_stopping(desk: Desk) -> None:
+def test_a_reader_that_takes_no_output_does_not_prevent_a_stop(desk: Desk) -> None:
     chatting = desk.start("chat", gather_output=False)
     chatting.type(f"head -c 600000 /dev/zero | tr '\\0' x; echo; {desk.tree}\n")
     desk.wait_alive(3)
@@ -226,7 +226,7 @@ def test_l12_parked_messages_are_announced_and_taken_along_in_their_order(desk: 
 # ── On a terminal ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_on_a_terminal_ctrl_c_stops_shows_the_receipt_and_the_chat_goes_on(desk: Desk) -> None:
+def test_on_a_terminal_ctrl_c_stops_shows_the_receipt_and_the_chat_continues(desk: Desk) -> None:
     terminal = desk.terminal("chat", "--session", "s1")
     terminal.screen.wait("> ")
     terminal.line(desk.tree)
@@ -422,7 +422,7 @@ def test_a_reader_of_lines_reads_on_only_when_asked() -> None:
         os.close(write_fd)
 
 
-def test_a_reader_of_lines_can_be_closed_with_lines_left_that_nobody_asked_for() -> None:
+def test_a_reader_of_lines_can_be_closed_with_unread_lines_left() -> None:
     got: list[Line | EndOfInput] = []
     read_fd, write_fd = os.pipe()
     reader = LineReader(got.append, read_fd)

@@ -100,7 +100,7 @@ def test_an_infinite_delay_never_fires_and_holds_nothing(clock: SystemClock) -> 
 
 
 @pytest.mark.parametrize("error", [ActorDeadError("gone"), RuntimeError("broken")], ids=["dead", "broken"])
-def test_a_timer_that_cannot_be_told_keeps_no_other_from_firing(clock: SystemClock, error: Exception) -> None:
+def test_a_timer_whose_message_cannot_be_sent_keeps_no_other_from_firing(clock: SystemClock, error: Exception) -> None:
     broken, hears = Hears(error), Hears()
     clock.call_later(0.0, broken.ref, Due(1))
     assert broken.next() == Due(1)

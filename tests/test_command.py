@@ -65,7 +65,7 @@ def test_a_package_that_hides_ours_is_named_with_its_distribution_and_what_helps
         assert said in done.stderr
 
 
-def test_a_folder_of_that_name_that_is_nobodys_distribution_is_named(tmp_path: Path) -> None:
+def test_a_folder_of_that_name_without_a_distribution_is_named(tmp_path: Path) -> None:
     (tmp_path / "supervisor").mkdir()
     done = run(tmp_path, "--version")
     assert done.returncode == 0, "a folder without code hides nothing"

@@ -156,7 +156,7 @@ def test_why_takes_a_receipt_and_the_beginning_of_an_id(told: Desk) -> None:
     assert "3 runs begin with 'run_'" in several.stderr
 
 
-def test_why_tells_who_stopped_it_and_what_became_of_each_part(told: Desk) -> None:
+def test_why_names_who_stopped_it_and_what_became_of_each_part(told: Desk) -> None:
     run = told.json("runs", "s1")[2]
     text = told.run("", "why", run["run_id"]).stdout
     for part in (

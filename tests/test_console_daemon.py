@@ -100,7 +100,7 @@ def test_a_socket_that_was_named_is_the_one_that_is_asked_also_by_what_reads(des
     assert json.loads(named.stdout) == served.json("sessions")
 
 
-def test_what_a_killed_daemon_left_is_no_daemon_and_reading_goes_on_from_the_disk(desk: Desk) -> None:
+def test_what_a_killed_daemon_left_is_no_daemon_and_reading_continues_from_the_disk(desk: Desk) -> None:
     daemon = desk.serve()
     assert desk.run("", "send", "s1", "echo hello", "--wait").stdout.startswith("hello\n")
     daemon.kill()
@@ -126,7 +126,7 @@ def test_send_waits_if_asked_prints_what_the_run_says_and_has_its_exit_code(serv
     assert served.run("echo piped\n", "send", name, "--wait").stdout.startswith("piped\n")
 
 
-def test_a_script_that_was_killed_or_timed_out_says_so_to_whoever_waits_and_to_whoever_asks_later(desk: Desk) -> None:
+def test_a_script_that_was_killed_or_timed_out_says_so_to_a_waiter_and_to_a_later_reader(desk: Desk) -> None:
     desk.serve("--set", "grace_s=0.2", "--set", "call_deadline_s=3")
     for script, outcome, words, code in (
         ("kill -KILL $$", "killed", "killed by SIGKILL", -9),
@@ -380,7 +380,7 @@ def test_stop_of_one_run_leaves_the_rest_and_says_what_is_over(served: Desk, nam
     assert answer["receipt"]["provenance"]["mode"] == "immediate"
 
 
-def test_stop_parks_what_waits_if_it_is_told_to(served: Desk, name: str) -> None:
+def test_stop_parks_waiting_messages_if_it_is_asked_to(served: Desk, name: str) -> None:
     send(served, name, f"sleep {served.mark}")
     send(served, name, "echo later", "--policy", "enqueue")
     assert "waiting ·" in served.run("", "thread", name).stdout
@@ -595,7 +595,7 @@ def test_following_ends_where_there_is_nothing_to_follow(served: Desk, name: str
     assert following.ended() != 0
 
 
-def test_l7_of_a_daemon_that_died_every_reader_says_that_nobody_works_on_its_runs(desk: Desk) -> None:
+def test_l7_of_a_daemon_that_died_every_reader_says_that_its_runs_are_not_worked_on(desk: Desk) -> None:
     daemon = desk.serve()
     run_id = send(desk, "s1", "sleep 600")
     send(desk, "s1", "echo later", "--policy", "enqueue")

@@ -53,7 +53,7 @@ def test_nothing_is_wrong_where_there_is_nothing(desk: Desk) -> None:
     assert not desk.state_dir.exists()
 
 
-def test_a_daemon_that_is_well_is_told_with_what_it_finds_itself_and_one_that_was_killed_is_not(desk: Desk) -> None:
+def test_a_daemon_that_is_well_is_shown_with_its_own_findings_and_one_that_was_killed_is_not(desk: Desk) -> None:
     daemon = desk.serve()
     found = findings(desk, 0)
     assert str(daemon.pid) in found["daemon"]["found"]

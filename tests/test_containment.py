@@ -252,7 +252,7 @@ while True:
 @pytest.mark.parametrize(
     "layers", [LAYERS, pytest.param(NAMESPACE, marks=needs_namespaces)], ids=["default", "namespace"]
 )
-def test_nobody_who_reaps_a_program_of_many_threads_is_real_time_and_the_program_is_as_nice_as_its_daemon(
+def test_no_process_that_reaps_a_program_of_many_threads_is_real_time_and_the_program_is_as_nice_as_its_daemon(
     tmp_path: Path, layers: frozenset[str]
 ) -> None:
     # Who reaps such a program spins until its last thread has left the processor, which real time keeps it from.
@@ -464,7 +464,7 @@ def test_l3_a_tree_of_twenty_is_gone_and_counted(b: Bench) -> None:
     assert (ended.reaped, len(ended.rows)) == (21, 21)
 
 
-def test_l5_who_is_killed_at_once_is_listed_also_where_the_parent_takes_its_status(b: Bench) -> None:
+def test_l5_a_process_that_is_killed_at_once_is_listed_also_where_the_parent_takes_its_status(b: Bench) -> None:
     # The children die while the memory of their parent is freed, and nobody is told of their end.
     b.run((PYTHON, "-S", "-c", TAKES_THE_STATUS))
     b.owner.wait_text("ready")
@@ -541,7 +541,7 @@ def test_l3_killing_the_trees_of_a_session_leaves_those_of_another_alone(b: Benc
     assert "ProcessEnded" not in b.owner.kinds("three")
 
 
-def test_l3_a_tree_that_was_spawned_for_nobody_is_killed_with_the_session_that_adopted_it(b: Bench) -> None:
+def test_l3_a_tree_without_an_owner_is_killed_with_the_session_that_adopted_it(b: Bench) -> None:
     for process_id in ("kept", "spare"):
         b.sh("sleep 1000", process_id)
         b.owner.started(process_id)
@@ -614,7 +614,7 @@ def test_l14_a_flood_is_capped_counted_and_does_not_delay_the_end_of_another_tre
     assert len(b.owner.text("flood")) == 1_048_576
 
 
-def test_adopting_a_tree_of_this_daemon_tells_the_new_owner_what_it_missed(b: Bench) -> None:
+def test_adopting_a_tree_of_this_daemon_sends_the_new_owner_what_it_missed(b: Bench) -> None:
     b.sh("echo hi; exit 4")
     b.owner.ended()
     late = Recorder()
@@ -653,7 +653,7 @@ def test_adopting_a_running_tree_moves_its_reports_to_the_new_owner(b: Bench) ->
     assert late.kinds() == ["ProcessStarted", "ProcessExited", "ProcessEnded"]
 
 
-def test_whoever_adopts_a_tree_before_it_has_started_is_told_of_its_start_once(b: Bench) -> None:
+def test_an_actor_that_adopts_a_tree_before_its_start_gets_one_report_of_the_start(b: Bench) -> None:
     late = Recorder()
     with b.unable_to_spawn(b.zygote_pid()):
         b.sh("exec sleep 1000")
@@ -681,7 +681,7 @@ def test_forgetting_removes_the_ledger_and_the_memory(b: Bench) -> None:
     assert late.ended().how is How.NOT_STARTED
 
 
-def test_an_owner_that_raises_costs_nobody_else(b: Bench) -> None:
+def test_an_owner_that_raises_disturbs_no_other_tree(b: Bench) -> None:
     class Broken:
         def tell(self, report: object) -> None:
             raise ValueError("broken owner")
@@ -745,7 +745,7 @@ def test_l3_what_cannot_be_proven_is_reported_abandoned_in_bounded_time(tmp_path
         assert [type(r) for r in b.owner.reports].count(ProcessEnded) == 1
 
 
-def test_l5_each_process_of_a_signalled_group_says_so_whoever_reads_its_end(tmp_path: Path) -> None:
+def test_l5_each_process_of_a_signalled_group_says_so_whichever_process_reads_its_end(tmp_path: Path) -> None:
     with bench(tmp_path) as b:
         # The shell outlives the signal, so that it reads the end of its child itself, before the warden looks again.
         b.run(("/bin/bash", "-c", "trap ':' TERM; sleep 100 & echo ready; wait; wait; exit 0"))
@@ -814,7 +814,7 @@ def test_airflow_65738_a_kill_in_any_moment_of_a_spawn_never_hits_the_group_of_t
         canary.wait()
 
 
-def test_l13_who_is_below_one_that_is_spared_is_not_signalled() -> None:
+def test_l13_a_process_below_a_spared_one_is_not_signalled() -> None:
     """A number that was of the tree when it was listed may be of another tree by now."""
     with subprocess.Popen(["sh", "-c", "sleep 1000 & echo $!; wait"], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None

@@ -17,7 +17,7 @@ def taken(credit: Credit, size: int) -> Future[None]:
     return waiter
 
 
-def test_those_who_wait_go_on_in_order() -> None:
+def test_waiters_continue_in_order() -> None:
     credit = Credit(2, 10)
     assert credit.take(10) is None
     first, second = taken(credit, 6), taken(credit, 5)
@@ -28,7 +28,7 @@ def test_those_who_wait_go_on_in_order() -> None:
     assert second.done()
 
 
-def test_one_that_gives_up_lets_those_behind_it_go_on() -> None:
+def test_one_that_gives_up_lets_the_waiters_after_it_continue() -> None:
     credit = Credit(3, 10)
     assert credit.take(8) is None
     large, small = taken(credit, 9), taken(credit, 2)
@@ -87,7 +87,7 @@ def test_when_all_was_given_back_all_of_the_credit_is_there(steps: list[tuple[st
     assert credit.take(0) is not None
 
 
-def test_who_keeps_account_elsewhere_is_told_what_was_given_back_at_most_once() -> None:
+def test_an_account_that_is_kept_elsewhere_gets_each_credit_back_at_most_once() -> None:
     credit = Credit(2, 10)
     given: list[int] = []
     credit.on_given = given.append

@@ -83,7 +83,9 @@ def test_it_says_ready_once_when_it_can_be_reached(daemon: Foreground) -> None:
     assert sum("READY=1" in words for words in daemon.told()) == 1
 
 
-def test_what_cannot_be_used_is_told_apart_from_what_cannot_be_right(daemon: Foreground, tmp_path: Path) -> None:
+def test_an_unusable_state_directory_has_another_exit_code_than_a_wrong_setting(
+    daemon: Foreground, tmp_path: Path
+) -> None:
     assert daemon.start("drain_s=soon").wait(WAIT_S) == DaemonExit.REFUSED
     (tmp_path / "state").write_text("a file")
     assert daemon.start().wait(WAIT_S) == DaemonExit.FAILED
@@ -283,7 +285,7 @@ def test_a_chat_hears_the_signals_that_its_parent_has_blocked(daemon: Foreground
     assert not alive(daemon.mark)
 
 
-def test_one_that_came_with_sigint_ignored_as_in_the_background_of_a_script_goes_on(daemon: Foreground) -> None:
+def test_a_daemon_that_started_with_sigint_ignored_keeps_running(daemon: Foreground) -> None:
     process = daemon.ready(through=IGNORED)
     process.send_signal(signal.SIGINT)
     # Behind it: whoever handles this one has had the other.
@@ -295,7 +297,7 @@ def test_one_that_came_with_sigint_ignored_as_in_the_background_of_a_script_goes
     assert not [line for line in daemon.log() if "SIGINT" in line["message"]]
 
 
-def test_one_whose_directory_is_removed_goes_on_running_commands(daemon: Foreground, tmp_path: Path) -> None:
+def test_a_daemon_whose_directory_is_removed_still_runs_commands(daemon: Foreground, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.mkdir()
     seed(daemon.state_dir, daemon.mark, s1=f"rmdir {there}")
@@ -322,7 +324,7 @@ def answers(client: socket.socket) -> bool:
     return client.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_a_reload_tells_systemd_when_it_begins_and_when_it_ends(daemon: Foreground) -> None:
+def test_a_reload_notifies_systemd_when_it_begins_and_when_it_ends(daemon: Foreground) -> None:
     daemon.ready()
     daemon.process.send_signal(signal.SIGHUP)
     daemon.wait_says("the configuration was read again; changed: nothing")
@@ -518,7 +520,7 @@ def test_in_the_journal_each_line_has_its_priority(daemon: Foreground) -> None:
     assert json.loads(text[3:])["level"] == "error"
 
 
-def test_a_log_that_nobody_reads_holds_nobody_up(daemon: Foreground) -> None:
+def test_a_log_without_a_reader_blocks_no_writer(daemon: Foreground) -> None:
     ours, theirs = os.pipe()
     try:
         seed(daemon.state_dir, daemon.mark, s1="go")

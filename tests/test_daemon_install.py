@@ -148,7 +148,7 @@ def install(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([INSTALL, *words], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_a_directory_of_somebody_elses_is_neither_taken_nor_removed(tmp_path: Path) -> None:
+def test_a_directory_of_another_user_is_neither_taken_nor_removed(tmp_path: Path) -> None:
     prefix = tmp_path / "mine"
     prefix.mkdir()
     (prefix / "thesis").write_text("all of it")

@@ -119,7 +119,7 @@ def test_the_journal_is_known_by_what_systemd_says_of_it() -> None:
 # ── The bound ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_lines_that_nobody_reads_are_dropped_at_the_bound_and_counted() -> None:
+def test_unread_lines_are_dropped_at_the_bound_and_counted() -> None:
     ours, theirs = os.pipe()
     writer = LineWriter(theirs, lambda count: f"dropped {count}\n")
     long = "x" * 100_000 + "\n"  # more than a pipe holds: the thread is in the middle of it from here on
@@ -148,7 +148,7 @@ def test_lines_that_nobody_reads_are_dropped_at_the_bound_and_counted() -> None:
     assert lines == [long.strip(), *map(str, range(LINES_MAX)), "dropped 7", "after"]
 
 
-def test_a_log_that_leads_nowhere_ends_nobody() -> None:
+def test_a_log_that_cannot_be_written_ends_no_process() -> None:
     ours, theirs = os.pipe()
     os.close(ours)
     writer = LineWriter(theirs, str)
@@ -211,13 +211,13 @@ def told(kind: str, data: dict[str, Any], run_id: str | None = "r") -> list[Any]
         ("session.quarantined", {}, "ERROR", "quarantined"),
     ],
 )
-def test_what_an_operator_wants_to_see_is_told(kind: str, data: dict[str, Any], level: str, words: str) -> None:
+def test_what_an_operator_wants_to_see_is_logged(kind: str, data: dict[str, Any], level: str, words: str) -> None:
     (line,) = told(kind, data, None if "run_id" in data else "r")
     assert words in line["message"]
     assert line["level"].name == level
     assert line["extra"] == {"session": "s", "generation": 2, "run": "r"}
 
 
-def test_text_and_output_are_not_told() -> None:
+def test_text_and_output_are_not_logged() -> None:
     assert told("text", {"text": "secret"}) == []
     assert told("tool.output", {"text": "secret"}) == []

@@ -79,7 +79,7 @@ def test_each_word_is_what_systemd_reads(told: tuple[Notifier, Ear]) -> None:
     assert ear.hear() == "WATCHDOG=1"
 
 
-def test_a_status_is_one_line_of_bounded_length_and_not_told_twice(told: tuple[Notifier, Ear]) -> None:
+def test_a_status_is_one_line_of_bounded_length_and_not_sent_twice(told: tuple[Notifier, Ear]) -> None:
     notifier, ear = told
     notifier.status("a\nREADY=1 \n b")
     assert ear.hear() == "STATUS=a READY=1 b"
@@ -89,7 +89,7 @@ def test_a_status_is_one_line_of_bounded_length_and_not_told_twice(told: tuple[N
     assert len(ear.hear()) == len("STATUS=") + STATUS_MAX_CHARS
 
 
-def test_nobody_who_listens_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_listener_is_no_error(tmp_path: Path) -> None:
     for notifier in (Notifier(), Notifier(str(tmp_path / "nobody")), Notifier("@nobody-" + uuid.uuid4().hex)):
         notifier.ready("serving")
         notifier.close()
@@ -179,7 +179,7 @@ def test_a_part_that_hangs_is_not_fed_for_and_named(tmp_path: Path, ear: Ear, pa
         notifier.close()
 
 
-def test_without_a_watchdog_nobody_is_asked() -> None:
+def test_without_a_watchdog_no_actor_is_pinged() -> None:
     parts = Parts()
     Watchdog(parts, Notifier(), lambda _: None).close()
     assert parts.asked == 0
@@ -219,7 +219,7 @@ def test_a_signal_in_the_middle_of_a_line_of_the_log_logs_nothing_itself() -> No
     assert said == ["hello\n"]
 
 
-def test_more_wakes_than_fit_hold_nobody_up() -> None:
+def test_more_wakes_than_fit_block_no_thread() -> None:
     with Signals() as signals:
         for _ in range(100_000):
             signals.wake()

@@ -60,7 +60,7 @@ def test_the_socket_is_private_listens_and_is_taken_away(state: Path) -> None:
     assert list(state.iterdir()) == []
 
 
-def test_before_it_is_private_nobody_can_connect(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_before_the_socket_is_private_no_client_can_connect(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, could = state / "countermand.sock", list[bool]()
     chmod = Path.chmod
 
@@ -132,7 +132,9 @@ def listener(path: Path) -> socket.socket:
     return one
 
 
-def test_where_somebody_listens_nobody_else_does_and_the_process_is_named(state: Path, tmp_path: Path) -> None:
+def test_a_socket_that_another_process_listens_on_is_refused_and_that_process_is_named(
+    state: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "shared.sock"
     with listener(path):
         with pytest.raises(Invalid) as caught:
@@ -173,7 +175,7 @@ def test_one_that_is_removed_is_made_again_where_it_was_and_private(state: Path,
     assert list(path.parent.iterdir()) == list(state.iterdir()) == []
 
 
-def test_one_whose_mode_somebody_changed_is_the_same(state: Path) -> None:
+def test_a_socket_whose_mode_was_changed_is_the_same(state: Path) -> None:
     sockets = Sockets(state, [], state / "countermand.sock")
     (state / "countermand.sock").chmod(0o660)
     assert sockets.restore() is None

@@ -282,7 +282,7 @@ def test_l10_a_delete_sent_again_has_the_same_answer_and_deletes_nothing_that_ca
     assert len(again.thread()) == 2
 
 
-def test_l1_and_l10_a_name_that_is_used_again_goes_on_from_its_tombstone(kit: Kit) -> None:
+def test_l1_and_l10_a_name_that_is_used_again_continues_from_its_tombstone(kit: Kit) -> None:
     session = kit.session(speak, passivate_s=0.05)
     old, late = message("before"), message("was under way when the session was deleted")
     session.ask(old, timeout=WAIT_S)

@@ -47,7 +47,7 @@ def test_there_are_the_kinds_that_this_is_about() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_error_is_told_and_made_again_without_loss(kind: type[CountermandError]) -> None:
+def test_an_error_is_encoded_and_decoded_without_loss(kind: type[CountermandError]) -> None:
     error = made(kind)
     # Each field that a kind declares is one that its errors have.
     assert all(getattr(error, name) for name in kind.fields)
@@ -96,7 +96,7 @@ def test_a_refusal_earns_its_exit_code_wherever_it_comes_from(code: str, exit_co
     assert of_error(error_from_json({"code": code, "message": "no"})) is exit_code
 
 
-def test_what_one_session_refused_of_a_stop_of_all_is_told_without_loss() -> None:
+def test_the_refusal_of_one_session_to_a_stop_of_all_is_encoded_without_loss() -> None:
     refused = Refusal("no_answer", "the message", "a", "b", "c", "run_1")
     sent = msgspec.json.encode(AllStopped(stopped=[], failed=[NotStopped("s1", refused)]))
     again = msgspec.json.encode(msgspec.json.decode(sent, type=AllStopped))

@@ -183,7 +183,7 @@ def test_l13_what_a_stopped_agent_returns_late_is_a_dead_letter_whatever_it_is(k
     assert [info.status for info in session.runs()] == ["cancelled"]
 
 
-def test_l13_a_tool_may_return_anything_and_its_run_goes_on(kit: Kit) -> None:
+def test_l13_a_tool_may_return_anything_and_its_run_continues(kit: Kit) -> None:
     values: dict[str, object] = {
         "object": Unshowable(),
         "data": ToolResult(Outcome.FINISHED, "ok", data=Unshowable()),
@@ -354,7 +354,7 @@ class Suspends:
         yield
 
 
-def test_a_suspended_agent_can_be_collected_while_somebody_holds_the_lock_of_the_log() -> None:
+def test_a_suspended_agent_can_be_collected_while_a_thread_holds_the_lock_of_the_log() -> None:
     async def agent(turn: AsyncTurn) -> None:
         del turn
         await Suspends()

@@ -92,7 +92,7 @@ def test_a_task_and_a_thread_tell_what_they_returned(executor: ThreadExecutor) -
     ],
     ids=["error", "exit", "interrupt", "cancelled"],
 )
-def test_l13_whatever_a_function_raises_is_told_and_ends_nobody_else(
+def test_l13_whatever_a_function_raises_is_reported_and_ends_no_other(
     executor: ThreadExecutor, error: BaseException
 ) -> None:
     owner = Owner()
@@ -133,7 +133,7 @@ def test_a_cancelled_task_ends_and_one_cancelled_before_its_first_line_never_run
     executor.cancel("nobody")
 
 
-def test_l8_a_task_is_told_of_its_end_once_whoever_asks_and_again_only_where_that_is_meant(
+def test_l8_a_task_is_cancelled_once_by_all_halts_and_again_only_where_that_is_meant(
     executor: ThreadExecutor,
 ) -> None:
     owner, token, told = Owner(), CancelToken(executor.call), list[str]()
@@ -188,7 +188,9 @@ def test_l8_a_task_is_told_of_its_end_once_whoever_asks_and_again_only_where_tha
     assert told == ["first", "again", "door", "undisturbed"]
 
 
-def test_whoever_adopts_hears_the_end_whenever_it_came_and_a_forgotten_one_is_unknown(executor: ThreadExecutor) -> None:
+def test_an_actor_that_adopts_gets_the_end_whenever_it_came_and_a_forgotten_execution_is_unknown(
+    executor: ThreadExecutor,
+) -> None:
     gone, heir = Owner(), Owner()
     gone.dead = True
     leave = threading.Event()
@@ -414,7 +416,7 @@ def test_l13_an_error_that_cannot_be_said_does_not_end_the_loop(executor: Thread
     assert [type(task.exception()) for task in left] == [Unsayable, Unsayable]
 
 
-def test_who_is_interrupted_inside_the_executor_may_ask_it_and_close_it(executor: ThreadExecutor) -> None:
+def test_a_thread_that_is_interrupted_inside_the_executor_may_ask_it_and_close_it(executor: ThreadExecutor) -> None:
     asked = list[object]()
 
     def handler() -> None:
@@ -430,7 +432,7 @@ def test_who_is_interrupted_inside_the_executor_may_ask_it_and_close_it(executor
 # ── Executed by somebody else ─────────────────────────────────────────────────────────────────────
 
 
-def test_what_somebody_else_executes_ends_once_with_what_he_says_first_at_once_or_later(
+def test_a_foreign_execution_ends_once_with_its_first_result_at_once_or_later(
     executor: ThreadExecutor,
 ) -> None:
     owner, ends = Owner(), list[Callable[[object], None]]()
@@ -447,7 +449,7 @@ def test_what_somebody_else_executes_ends_once_with_what_he_says_first_at_once_o
     assert owner.next().key == "after", "nothing was told of the second end"
 
 
-def test_l13_what_cannot_be_handed_to_somebody_else_ends_with_the_reason(executor: ThreadExecutor) -> None:
+def test_l13_a_foreign_execution_that_cannot_be_started_ends_with_the_reason(executor: ThreadExecutor) -> None:
     owner = Owner()
 
     def says_it_and_raises(finish: Callable[[object], None]) -> None:
@@ -462,7 +464,7 @@ def test_l13_what_cannot_be_handed_to_somebody_else_ends_with_the_reason(executo
     assert (ended.how, ended.value, ended.error) == (How.RETURNED, "done", None)
 
 
-def test_l8_a_cancel_does_not_end_what_somebody_else_executes_nor_start_a_loop(executor: ThreadExecutor) -> None:
+def test_l8_a_cancel_does_not_end_a_foreign_execution_nor_start_a_loop(executor: ThreadExecutor) -> None:
     owner, token, ends = Owner(), CancelToken(executor.call), list[Callable[[object], None]]()
     executor.start("a", "host a", Isolation.HOST, ends.append, owner.ref, token)
     assert executor._loop is None, "it needs no loop"
@@ -477,7 +479,7 @@ def test_l8_a_cancel_does_not_end_what_somebody_else_executes_nor_start_a_loop(e
     assert owner.next().value == "cleaned up"
 
 
-def test_whoever_adopts_hears_of_what_somebody_else_executes(executor: ThreadExecutor) -> None:
+def test_an_actor_that_adopts_gets_the_end_of_a_foreign_execution(executor: ThreadExecutor) -> None:
     gone, heir, ends = Owner(), Owner(), list[Callable[[object], None]]()
     gone.dead = True
     executor.start("over", "host a", Isolation.HOST, lambda finish: finish("over"), gone.ref)
@@ -489,7 +491,7 @@ def test_whoever_adopts_hears_of_what_somebody_else_executes(executor: ThreadExe
     assert heir.next().value == "later"
 
 
-def test_after_the_close_nobody_is_asked_to_execute_anything() -> None:
+def test_after_the_close_no_foreign_execution_is_started() -> None:
     clock, owner, asked = SystemClock(), Owner(), list[object]()
     closed = ThreadExecutor(clock)
     assert closed.close(WAIT_S)

@@ -675,7 +675,7 @@ def test_what_was_said_before_a_stop_is_there_and_marked_and_nothing_is_made_up(
     assert said == ([("0 1 2 ", "partial")] if deltas else [])
 
 
-def test_the_model_is_told_that_the_user_stopped_before_the_users_next_sentence(kit: Kit) -> None:
+def test_the_model_gets_the_note_of_the_stop_before_the_users_next_sentence(kit: Kit) -> None:
     given: list[list[tuple[str, str]]] = []
 
     def agent(turn: Turn) -> None:
@@ -774,7 +774,7 @@ def test_a_stop_glues_no_waiting_message_onto_a_later_one(kit: Kit) -> None:
     check_rest(session)
 
 
-def test_a_sender_is_told_when_the_queue_is_full_and_nothing_is_dropped_in_silence(kit: Kit) -> None:
+def test_a_sender_gets_an_error_when_the_queue_is_full_and_no_message_is_dropped_in_silence(kit: Kit) -> None:
     gate = kit.gate()
 
     def agent(turn: Turn) -> None:
@@ -796,7 +796,7 @@ def test_a_sender_is_told_when_the_queue_is_full_and_nothing_is_dropped_in_silen
     assert returned == []
 
 
-def test_a_spawn_that_waits_when_its_run_ends_by_itself_is_told(kit: Kit) -> None:
+def test_a_spawn_that_waits_when_its_run_ends_by_itself_is_refused(kit: Kit) -> None:
     told: list[BaseException] = []
     over = threading.Event()
     inside, gate = threading.Event(), kit.gate()

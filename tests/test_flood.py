@@ -78,7 +78,7 @@ def test_l3_a_flood_in_the_background_ends_with_its_run(kit: Kit) -> None:
     check_rest(session)
 
 
-def test_l14_floods_cost_bounded_memory_and_others_go_on_meanwhile(kit: Kit) -> None:
+def test_l14_floods_cost_bounded_memory_and_other_runs_continue_meanwhile(kit: Kit) -> None:
     supervisor = kit.start()
     quiet = supervisor.session("quiet")
     quiet.receipt(say(quiet, "echo before"), timeout=WAIT_S)
@@ -228,7 +228,9 @@ def test_an_agent_reads_of_a_large_output_the_end_and_where_the_rest_is(kit: Kit
         ),
     ],
 )
-def test_an_agent_is_told_where_what_cannot_be_shown_is(kit: Kit, script: str, told: Callable[[str], str]) -> None:
+def test_an_agent_gets_the_path_of_output_that_cannot_be_shown(
+    kit: Kit, script: str, told: Callable[[str], str]
+) -> None:
     session = kit.session()
     say(session, kit.script(script))
     settled(session)
@@ -236,7 +238,7 @@ def test_an_agent_is_told_where_what_cannot_be_shown_is(kit: Kit, script: str, t
     assert ended.data["content"] == told(ended.data["data"]["spool"])
 
 
-def test_an_agent_is_told_of_no_file_where_it_has_read_everything(kit: Kit) -> None:
+def test_an_agent_that_has_read_all_output_gets_no_path(kit: Kit) -> None:
     session = kit.session()
     say(session, "head -c 65536 /dev/zero | tr '\\0' x")
     settled(session)
@@ -246,7 +248,7 @@ def test_an_agent_is_told_of_no_file_where_it_has_read_everything(kit: Kit) -> N
     assert not list((kit.state_dir / "spool").iterdir())
 
 
-def test_what_is_killed_after_its_exit_was_told_in_full_makes_no_file(b: Bench) -> None:
+def test_a_tree_that_is_killed_after_its_whole_output_was_reported_makes_no_file(b: Bench) -> None:
     """As at the end of a run, which ends what its commands have left behind."""
     b.sh("head -c 30000 /dev/zero | tr '\\0' x; sleep 1000 > /dev/null 2>&1 & exit 0")
     exited = b.owner.exited()
@@ -259,7 +261,7 @@ def test_what_is_killed_after_its_exit_was_told_in_full_makes_no_file(b: Bench) 
     assert not list(b.trees.spools.folder.iterdir())
 
 
-def test_where_files_are_switched_off_nobody_is_told_of_one(kit: Kit) -> None:
+def test_where_files_are_switched_off_no_path_is_reported(kit: Kit) -> None:
     session = kit.session(spool_max_bytes=0)
     say(session, "seq 1 300000")
     settled(session)

@@ -286,7 +286,7 @@ def executed(cell: Cell[ToolResult], execute: Callable[..., None], token: Cancel
     return ends
 
 
-def test_l2_the_cell_of_a_call_is_started_before_somebody_else_is_asked_to_execute_it() -> None:
+def test_l2_the_cell_of_a_call_is_started_before_its_foreign_execution() -> None:
     cell, states, asked = Cell[ToolResult](), list[CellState](), list[object]()
 
     def execute(fence: str, arguments: object, token: CancelToken, _: object, finish: Finish) -> None:
@@ -313,7 +313,7 @@ def test_l2_the_cell_of_a_call_is_started_before_somebody_else_is_asked_to_execu
         (ToolResult(Outcome.NOT_STARTED, "it lies"), How.RAISED, "Invalid"),
     ],
 )
-def test_l6_what_somebody_else_says_of_a_call_is_its_result_and_too_late_it_is_none(
+def test_l6_the_result_of_a_foreign_execution_is_the_result_of_its_call_unless_it_is_late(
     value: object, how: How, content: str
 ) -> None:
     cell, later = Cell[ToolResult](), list[Finish]()
@@ -329,7 +329,7 @@ def test_l6_what_somebody_else_says_of_a_call_is_its_result_and_too_late_it_is_n
     assert [(one.how, one.result, one.late) for one in ends] == [(how, None, True)]
 
 
-def test_l2_who_fails_to_take_a_call_has_ended_it() -> None:
+def test_l2_a_foreign_execution_that_fails_to_begin_has_ended_its_call() -> None:
     cell = Cell[ToolResult]()
 
     def execute(*_: object) -> None:
@@ -438,7 +438,7 @@ def test_l1_a_stop_cancels_a_gated_task_once_and_what_it_returns_is_not_accepted
     assert [(row.name, row.how) for row in rows(receipt) if row.kind == "call"] == [("swallows", How.RETURNED)]
 
 
-def test_l3_a_gated_plain_function_that_goes_on_is_waited_for_and_holds_the_barrier(kit: Kit) -> None:
+def test_l3_a_gated_plain_function_that_keeps_running_is_waited_for_and_holds_the_barrier(kit: Kit) -> None:
     inside, leave, began = threading.Event(), kit.gate(), list[bool]()
 
     def agent(turn: Turn) -> None:
@@ -467,7 +467,7 @@ def test_l3_a_gated_plain_function_that_goes_on_is_waited_for_and_holds_the_barr
     assert session.run(first).status is RunStatus.CANCELLED
 
 
-def test_l6_a_gate_whose_await_is_cancelled_is_given_up_and_its_function_is_told(kit: Kit) -> None:
+def test_l6_a_gate_whose_await_is_cancelled_is_given_up_and_its_function_is_cancelled(kit: Kit) -> None:
     told = list[str]()
 
     async def agent(turn: AsyncTurn) -> list[str]:
@@ -500,9 +500,7 @@ def test_l6_a_gate_whose_await_is_cancelled_is_given_up_and_its_function_is_told
 
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
-def test_l2_a_gate_with_a_deadline_is_closed_at_it_and_the_caller_is_told_what_the_thread_has(
-    kit: Kit, kind: str
-) -> None:
+def test_l2_a_gate_with_a_deadline_is_closed_at_it_and_its_caller_gets_what_the_thread_has(kit: Kit, kind: str) -> None:
     async def as_task(turn: AsyncTurn) -> list[str]:
         with pytest.raises(Refused) as refused:
             await turn.gate("slow", {}, lambda: asyncio.sleep(60), deadline_s=0.05)

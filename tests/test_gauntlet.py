@@ -56,7 +56,7 @@ def gauntlet(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
 # ── The gauntlet itself ───────────────────────────────────────────────────────────────────────────
 
 
-def test_nobody_survives_and_no_receipt_is_wrong(names: Names) -> None:
+def test_no_process_survives_and_no_receipt_is_wrong(names: Names) -> None:
     cases = choose(QUICK)
     totals = run(cases, TRIGGERS, runs=1, names=names)
     document = totals.document()
@@ -105,7 +105,7 @@ def test_a_tree_that_is_only_said_to_be_gone_is_found_and_ended(
     assert census.marked(names.prefix) == []
 
 
-def test_every_fault_is_told_as_it_is_found_where_the_document_is_for_a_program(
+def test_in_json_every_fault_is_printed_as_it_is_found(
     names: Names, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(supervisor, "ProcessTrees", Lying)
@@ -160,7 +160,7 @@ def test_what_a_receipt_admits_to_have_lost_is_counted_as_a_survivor_too(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_gauntlet_that_is_ended_leaves_nobody(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_gauntlet_that_is_ended_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     argv = [sys.executable, "-m", "tests.gauntlet", "--runs", "500", "--cases", "setsid-twice,ignores-term"]
     running = subprocess.Popen(
         argv,
@@ -285,7 +285,7 @@ def ticks_of(pid: int) -> int:
     return life.ticks
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_neither_counted_nor_signalled(tmp_path: Path) -> None:
+def test_a_pid_of_another_process_by_now_is_neither_counted_nor_signalled(tmp_path: Path) -> None:
     token, seen = f"cmg-test-{time.monotonic_ns()}.", tmp_path / "seen"
     with sleeper() as stranger:
         try:
@@ -303,7 +303,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_neither_counted_nor_signalled(tm
             stranger.kill()
 
 
-def test_one_who_is_dead_and_not_reaped_does_not_live(tmp_path: Path) -> None:
+def test_a_dead_process_that_is_not_reaped_does_not_live(tmp_path: Path) -> None:
     with sleeper() as process:
         ticks = ticks_of(process.pid)
         seen = tmp_path / "seen"
@@ -358,7 +358,9 @@ def test_what_a_run_leaves_is_ended_with_the_run_and_not_with_the_gauntlet(names
     assert not stage.folder.exists()
 
 
-def test_a_keeper_that_outlives_its_daemon_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_keeper_that_outlives_its_daemon_is_reported_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(crash, "KEEPERS_S", 0.05)
     daemon = crash.Daemon(tmp_path / "state", "auto")
     assert daemon.end_keepers() == []
@@ -374,7 +376,7 @@ def test_a_keeper_that_outlives_its_daemon_is_told_and_ended(tmp_path: Path, mon
     assert daemon.end_keepers() == []
 
 
-def test_dead_children_that_nobody_reaps_are_counted() -> None:
+def test_dead_children_that_are_not_reaped_are_counted() -> None:
     before = census.household(os.getpid())
     with sleeper() as process:
         try:
@@ -426,7 +428,7 @@ def found(
     return verdict.survivors, verdict.wrong
 
 
-def test_a_receipt_that_tells_the_truth_is_not_wrong() -> None:
+def test_a_true_receipt_is_not_wrong() -> None:
     assert found(receipt(GOOD)) == ([], [])
     assert found(receipt(GOOD, provenance=None), trigger="end") == ([], [])
 
@@ -465,7 +467,7 @@ def test_a_complete_receipt_with_a_survivor_is_wrong() -> None:
     assert "complete" in wrong[0]
 
 
-def test_a_receipt_that_names_somebody_dead_who_lives_is_wrong_also_if_it_is_not_complete() -> None:
+def test_a_receipt_that_names_a_living_process_dead_is_wrong_also_if_it_is_not_complete() -> None:
     born = changed(started_at=LIFE.started_at, ended_at=LIFE.started_at + 1)
     verdict = judge(receipt(born, complete=False), {77: LIFE}, Seen(), "stop", uid=0, now=LIFE.started_at + 2)
     assert any("pid 77 has ended" in fault for fault in verdict.wrong)
@@ -527,7 +529,7 @@ def test_the_far_side_of_a_case_has_to_be_named_exactly_and_to_live() -> None:
     assert any("is gone" in fault for fault in found(receipt(GOOD, ssh, docker), seen=gone)[1])
 
 
-def test_who_is_elsewhere_is_no_survivor_and_whoever_else_shows_the_token_is(tmp_path: Path) -> None:
+def test_a_process_elsewhere_is_no_survivor_and_any_other_that_shows_the_token_is(tmp_path: Path) -> None:
     token, seen = f"cmg-test-{time.monotonic_ns()}.", tmp_path / "seen"
     env = {"PATH": os.environ["PATH"], "ANY": token}
     with sleeper("sh", "-c", "sleep 60; :", env=env) as far, sleeper(env=env) as near:

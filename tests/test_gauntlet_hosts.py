@@ -42,7 +42,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     census.end_all(made.prefix, list(tmp_path.rglob("seen")))
 
 
-def test_nobody_survives_whom_an_agent_has_started_by_itself(names: Names) -> None:
+def test_no_process_survives_that_an_agent_has_started_by_itself(names: Names) -> None:
     cases = choose(QUICK)
     totals = run(cases, by_host.TRIGGERS, runs=1, by="host", names=names)
     document = totals.document()
@@ -145,7 +145,7 @@ def test_a_receipt_that_names_another_cause_is_wrong(source: str | None, trigger
 
 
 @pytest.mark.timeout(300)  # hosts start slowly where others are at work
-def test_nobody_outlives_a_daemon_that_is_killed_and_every_run_is_closed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_daemon_that_is_killed_and_every_run_is_closed(tmp_path: Path) -> None:
     seed = str(time.monotonic_ns())
     found = kills.kill(3, seed, folder=tmp_path)
     assert found.wrong == [], f"seed {seed}"
@@ -154,7 +154,7 @@ def test_nobody_outlives_a_daemon_that_is_killed_and_every_run_is_closed(tmp_pat
     assert found.statuses.keys() <= TERMINAL
 
 
-def test_what_a_kill_leaves_is_told_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_a_kill_leaves_is_reported_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kills, "DEAD_S", 0.1)
     prefix = f"cmg-test-{time.monotonic_ns()}-"
     round_ = kills.Round(tmp_path / "round", prefix, "1")

@@ -148,7 +148,7 @@ def test_a_guard_is_entered_while_this_thread_has_the_lock_of_its_token() -> Non
     assert beside(closed_by_the_collector) == (Effect("write"),)
 
 
-def test_l8_async_code_is_told_by_its_guard_with_the_class_itself_by_with_and_by_async_with() -> None:
+def test_l8_the_guard_of_async_code_raises_cancelled_error_itself_by_with_and_by_async_with() -> None:
     async def scene() -> None:
         token = CancelToken(inline)
         with token.aio.guard("plain"):
@@ -175,7 +175,7 @@ def test_l8_async_code_is_told_by_its_guard_with_the_class_itself_by_with_and_by
     asyncio.run(scene())
 
 
-def test_l8_a_task_of_a_group_that_comes_to_a_guard_is_told_once() -> None:
+def test_l8_a_task_of_a_group_that_comes_to_a_guard_is_cancelled_once() -> None:
     async def scene() -> None:
         token, cleaned_up = CancelToken(inline), list[str]()
 
@@ -206,7 +206,7 @@ def test_l8_a_task_of_a_group_that_comes_to_a_guard_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
-def test_l6_a_stop_tells_what_a_tool_had_begun_and_nothing_further_takes_place(kit: Kit, kind: str) -> None:
+def test_l6_a_stop_names_the_effects_that_a_tool_had_begun_and_no_further_one_takes_place(kit: Kit, kind: str) -> None:
     inside, go_on, written = threading.Event(), kit.gate(), list[str]()
 
     async def as_task(token: AsyncCancelToken) -> None:
@@ -288,7 +288,7 @@ def test_l1_what_a_tool_leaves_behind_begins_nothing_once_its_call_has_its_resul
     assert session.receipt(run_id, timeout=WAIT_S).complete
 
 
-def test_l2_a_call_that_its_deadline_closes_tells_what_it_had_begun(kit: Kit) -> None:
+def test_l2_a_call_that_its_deadline_closes_names_the_effects_that_it_had_begun(kit: Kit) -> None:
     @tool(isolation="task", deadline_s=0.2)
     async def slow(token: AsyncCancelToken) -> None:
         """Begin, and go on for too long."""

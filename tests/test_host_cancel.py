@@ -19,7 +19,7 @@ MOMENTS = Path(__file__).with_name("host_moments.py")
 
 @pytest.mark.parametrize("python", [sys.executable, *interpreters()[2:3]])
 @pytest.mark.parametrize("arguments", [("plain", "13", "0", "2", "160"), ("async", "41")])
-def test_whenever_the_cancel_comes_it_is_told_once_and_cuts_no_clean_up(python: str, arguments: tuple[str]) -> None:
+def test_whenever_the_cancel_comes_it_is_raised_once_and_cuts_no_clean_up(python: str, arguments: tuple[str]) -> None:
     done = subprocess.run([python, str(MOMENTS), str(RUNTIME), *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     # As many moments as there were bytecodes.
@@ -29,7 +29,7 @@ def test_whenever_the_cancel_comes_it_is_told_once_and_cuts_no_clean_up(python: 
 # ── An async agent ──
 
 
-def test_each_further_door_tells_it_again(tmp_path: Path) -> None:
+def test_each_further_method_of_the_turn_raises_the_cancel_again(tmp_path: Path) -> None:
     code = """
         import asyncio
         async def agent(turn):
@@ -84,7 +84,7 @@ def test_where_it_waits_in_a_door_it_gets_the_class_itself_with_the_provenance(t
         assert host.answered(number)["result"]["value"] == [True, "enough"]
 
 
-def test_task_groups_end_by_the_cancel_and_each_task_is_told_once(tmp_path: Path) -> None:
+def test_task_groups_end_by_the_cancel_and_each_task_is_cancelled_once(tmp_path: Path) -> None:
     code = """
         import asyncio
         async def child(turn, depth, how):
@@ -180,7 +180,7 @@ def test_a_cancel_that_comes_with_the_run_or_after_it_does_no_harm(tmp_path: Pat
                 assert answer["error"]["data"]["provenance"]["reason"] == "enough"
 
 
-def test_an_agent_that_blocks_its_loop_is_told_when_it_lets_go(tmp_path: Path) -> None:
+def test_an_agent_that_blocks_its_loop_is_cancelled_when_it_lets_go(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "gate")
     code = """
         import asyncio
@@ -322,7 +322,7 @@ def test_a_loop_that_a_plain_agent_runs_is_ended_as_it_is_used_to(tmp_path: Path
         assert host.stdout() == "main\nother\n"
 
 
-def test_other_threads_of_a_plain_agent_are_told_by_their_doors(tmp_path: Path) -> None:
+def test_other_threads_of_a_plain_agent_are_cancelled_by_the_methods_of_the_turn(tmp_path: Path) -> None:
     code = """
         import threading
         from countermand import RunCancelled

@@ -301,7 +301,7 @@ def by_hand() -> Iterator[tuple[HandReactor, Lines, OtherEnd]]:
     theirs.close()
 
 
-def test_who_says_little_and_seldom_is_heard_at_once(by_hand: tuple[HandReactor, Lines, OtherEnd]) -> None:
+def test_a_frame_of_a_host_that_writes_seldom_is_read_at_once(by_hand: tuple[HandReactor, Lines, OtherEnd]) -> None:
     reactor, lines, other = by_hand
     for count in range(1, 6):
         other.write(b"a token\n")
@@ -310,7 +310,7 @@ def test_who_says_little_and_seldom_is_heard_at_once(by_hand: tuple[HandReactor,
         reactor.elapse(REST_S * 2)
 
 
-def test_who_says_little_all_the_time_is_heard_in_one_go_after_a_rest(
+def test_many_small_frames_of_a_host_are_read_together_after_a_rest(
     by_hand: tuple[HandReactor, Lines, OtherEnd],
 ) -> None:
     reactor, lines, other = by_hand
@@ -326,7 +326,7 @@ def test_who_says_little_all_the_time_is_heard_in_one_go_after_a_rest(
     assert len(lines.lines) == 42
 
 
-def test_who_says_much_at_a_time_gets_no_rest(by_hand: tuple[HandReactor, Lines, OtherEnd]) -> None:
+def test_a_host_that_writes_much_at_a_time_is_read_without_a_rest(by_hand: tuple[HandReactor, Lines, OtherEnd]) -> None:
     reactor, lines, other = by_hand
     for count in range(1, 6):
         other.write(b"x" * MUCH_BYTES + b"\n")
@@ -487,7 +487,7 @@ def test_each_request_is_answered_once(loop: Loop, peers: tuple[Answering, Peer,
     loop.until(lambda: len(owner.requests) == 2, "the next request")
 
 
-def test_an_answer_goes_to_who_has_asked(loop: Loop, peers: tuple[Answering, Peer, OtherEnd]) -> None:
+def test_an_answer_goes_to_the_request_with_its_id(loop: Loop, peers: tuple[Answering, Peer, OtherEnd]) -> None:
     owner, peer, other = peers
     answers: list[object] = []
     loop.call(lambda: peer.request("ping", Ping(), answers.append))

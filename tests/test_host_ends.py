@@ -66,7 +66,7 @@ in_ways = pytest.mark.parametrize("way", ENDS)
 
 @in_ways
 @of_kinds
-def test_l3_nobody_is_left_however_and_whenever_a_run_is_ended(
+def test_l3_no_process_is_left_however_and_whenever_a_run_is_ended(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, way: str
 ) -> None:
     kind.prepare(tmp_path, kit.mark, monkeypatch)
@@ -74,14 +74,14 @@ def test_l3_nobody_is_left_however_and_whenever_a_run_is_ended(
 
 
 @of_kinds
-def test_l3_nobody_is_left_of_a_daemon_whenever_it_is_killed(
+def test_l3_no_process_is_left_of_a_daemon_whenever_it_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
 ) -> None:
     kill_daemons([kind], tmp_path, monkeypatch, drawn(f"{kind.word} killed"))
 
 
 @of_kinds_inside
-def test_l5_whatever_goes_on_of_an_agent_inside_is_in_the_receipt(kit: Kit, kind: Kind) -> None:
+def test_l5_whatever_keeps_running_of_an_agent_inside_is_in_the_receipt(kit: Kit, kind: Kind) -> None:
     # What never lets go of the interpreter's lock blocks all of the program, and nobody is left to write a receipt.
     inside = replace(kind, ways=tuple(way for way in kind.ways if way != "regex"))
     end_inside(kit, inside, f"tests.{kind.agent}", drawn(f"{kind.word} inside"))
@@ -138,13 +138,13 @@ def theirs() -> list[Theirs]:
 
 
 @in_ways
-def test_l3_nobody_is_left_of_another_users_host_whenever_its_run_is_ended(
+def test_l3_no_process_is_left_of_another_users_host_whenever_its_run_is_ended(
     kit: Kit, theirs: list[Theirs], way: str
 ) -> None:
     end_in_one_way(kit, theirs, way, drawn(f"another user {way}"))
 
 
-def test_l3_nobody_is_left_of_another_users_hosts_whenever_the_daemon_is_killed(
+def test_l3_no_process_is_left_of_another_users_hosts_whenever_the_daemon_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, theirs: list[Theirs]
 ) -> None:
     kill_daemons(theirs, tmp_path, monkeypatch, drawn("another user killed"))
@@ -204,17 +204,17 @@ def kept_ends(session: SessionHandle) -> list[dict[str, Any]]:
 
 
 @in_ways
-def test_l3_nobody_is_left_of_a_kept_host_whenever_a_run_in_it_is_ended(kit: Kit, way: str) -> None:
+def test_l3_no_process_is_left_of_a_kept_host_whenever_a_run_in_it_is_ended(kit: Kit, way: str) -> None:
     end_in_one_way(kit, KEPT, way, drawn(f"kept {way}"))
 
 
-def test_l3_nobody_is_left_of_kept_hosts_whenever_the_daemon_is_killed(
+def test_l3_no_process_is_left_of_kept_hosts_whenever_the_daemon_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_daemons(KEPT, tmp_path, monkeypatch, drawn("kept killed"))
 
 
-def test_l3_nobody_is_left_of_a_kept_host_whenever_its_session_is_deleted(kit: Kit) -> None:
+def test_l3_no_process_is_left_of_a_kept_host_whenever_its_session_is_deleted(kit: Kit) -> None:
     draw = drawn("kept deleted")
     supervisor = kit.start(Agent(**KEPT[0].options(kit.mark)))
     for number in range(KEPT_ENDS):
@@ -233,7 +233,7 @@ def test_l3_nobody_is_left_of_a_kept_host_whenever_its_session_is_deleted(kit: K
         assert kit.alive() == []
 
 
-def test_l3_nobody_is_left_of_a_kept_host_when_it_was_idle_for_its_time(kit: Kit) -> None:
+def test_l3_no_process_is_left_of_a_kept_host_when_it_was_idle_for_its_time(kit: Kit) -> None:
     draw = drawn("kept idle")
     idle_s = draw.uniform(0.0, 0.4)
     supervisor = kit.start(Agent(**{**KEPT[0].options(kit.mark), "keep_idle_s": idle_s}))
@@ -250,7 +250,7 @@ def test_l3_nobody_is_left_of_a_kept_host_when_it_was_idle_for_its_time(kit: Kit
         assert kit.alive() == []
 
 
-def test_l3_nobody_is_left_of_the_hosts_that_are_too_many_to_be_kept(kit: Kit) -> None:
+def test_l3_no_process_is_left_of_the_hosts_that_are_too_many_to_be_kept(kit: Kit) -> None:
     draw = drawn("kept too many")
     supervisor = kit.start(Agent(**KEPT[0].options(kit.mark)))
     assert supervisor._hosts is not None

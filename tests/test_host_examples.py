@@ -144,7 +144,7 @@ STAYS = {
 
 
 @pytest.mark.parametrize("example", [NODE, BASH])
-def test_an_example_is_told_once_and_by_each_further_door(start: Start, example: str) -> None:
+def test_an_example_is_cancelled_once_and_by_each_further_method_of_the_turn(start: Start, example: str) -> None:
     with start(example, STAYS[example]) as host:
         hello(host)
         number = host.run()

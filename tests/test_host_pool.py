@@ -71,7 +71,7 @@ def test_spares_are_started_one_at_a_time_up_to_their_number() -> None:
         assert states(hosts) == [HostState.SPARE] * 3
 
 
-def test_a_spare_is_nice_until_it_has_said_hello_or_somebody_waits_for_it() -> None:
+def test_a_spare_is_nice_until_it_has_said_hello_or_a_run_waits_for_it() -> None:
     with hosting() as hosts:
         first = hosts.spare()
         assert first.nice == [10, 0]
@@ -155,7 +155,7 @@ def test_no_two_sessions_get_one_host() -> None:
         assert len(set(ids)) == 80
 
 
-def test_a_host_that_was_not_told_of_its_run_goes_back() -> None:
+def test_a_host_that_was_not_sent_its_run_goes_back() -> None:
     with hosting() as hosts:
         first = hosts.spare()
         hosts.reserved()
@@ -186,7 +186,7 @@ def test_when_one_goes_back_to_a_full_pool_the_newest_is_ended() -> None:
         assert not first.kills
 
 
-def test_a_host_that_was_told_of_a_run_is_not_given_back() -> None:
+def test_a_host_that_was_sent_a_run_is_not_given_back() -> None:
     with hosting() as hosts:
         tree, _, _ = hosts.running()
         hosts.pool.release(tree.process_id)
@@ -264,7 +264,7 @@ def states_of(hosts: Hosting, name: str) -> list[HostState]:
     return [one.state for one in hosts.status(name).hosts]
 
 
-def test_one_that_cannot_be_loaded_and_goes_on_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_cannot_load_its_agent_and_keeps_running_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_module, "EXIT_S", 0.05)
     with hosting() as hosts:
         tree = hosts.trees.next()
@@ -408,7 +408,7 @@ def test_what_a_kept_host_still_says_of_its_earlier_run_has_no_effect() -> None:
         assert not later.refused()
 
 
-def test_a_kept_host_that_was_not_told_of_its_next_run_is_kept() -> None:
+def test_a_kept_host_that_was_not_sent_its_next_run_is_kept() -> None:
     with hosting() as hosts:
         tree = kept(hosts)
         hosts.pool.reserve(NAME, SESSION, tree.process_id)
@@ -495,7 +495,7 @@ def test_of_too_many_kept_hosts_its_session_is_to_end_the_longest_unused() -> No
 # ── Reload ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_reload_replaces_the_spares_and_lets_runs_go_on() -> None:
+def test_a_reload_replaces_the_spares_and_lets_runs_continue() -> None:
     with hosting() as hosts:
         running, run, frame = hosts.running()
         spare = hosts.spare()
@@ -644,7 +644,7 @@ def test_a_reserved_host_that_has_ended_is_known_until_its_run_or_its_release() 
 
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_a_reserved_host_that_was_lost_and_that_nobody_asks_for_is_forgotten(
+def test_a_reserved_host_that_was_lost_and_that_no_run_asks_for_is_forgotten(
     ready: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "RESERVED_S", 0.05)
@@ -711,7 +711,7 @@ def test_a_host_that_cannot_ping_or_has_a_run_is_not_pinged(monkeypatch: pytest.
 # ── The end ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_drain_ends_the_spares_at_once_and_lets_runs_go_on_and_begin() -> None:
+def test_a_drain_ends_the_spares_at_once_and_lets_runs_continue_and_begin() -> None:
     with hosting() as hosts:
         running, run, frame = hosts.running()
         spare = hosts.spare()

@@ -65,7 +65,7 @@ def test_what_a_host_asks_for_is_what_the_actor_of_its_run_is_asked_for(hosts: H
     assert (spec.pty, spec.pty_size, owner) == (False, (80, 24), Owner.SESSION)
 
 
-def test_it_is_told_when_the_command_runs_and_once_when_it_has_exited(hosts: Hosting) -> None:
+def test_a_host_gets_the_start_of_its_command_and_its_exit_once(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     number = ask(tree, run)
     process = run.trees.next()
@@ -105,7 +105,9 @@ def test_one_that_waits_is_answered_at_the_exit_and_one_that_gives_up_at_once(ho
         (QueueFull("too many", expected="64", got="one more", remedy="wait"), Code.REFUSED, {"code": "queue_full"}),
     ],
 )
-def test_it_is_told_why_nothing_was_started(hosts: Hosting, error: Exception, code: Code, data: Any) -> None:
+def test_a_host_gets_the_reason_why_no_command_was_started(
+    hosts: Hosting, error: Exception, code: Code, data: Any
+) -> None:
     tree, run, _ = hosts.running()
     number = ask(tree, run)
     fail(run.trees.next()._started, error)
@@ -127,7 +129,7 @@ def test_it_is_told_why_nothing_was_started(hosts: Hosting, error: Exception, co
         ({"argv": ["ls"], "pty_size": [0, 1]}, Code.REFUSED),
     ],
 )
-def test_what_is_no_command_is_refused_and_the_run_goes_on(hosts: Hosting, params: Any, code: Code) -> None:
+def test_what_is_no_command_is_refused_and_the_run_continues(hosts: Hosting, params: Any, code: Code) -> None:
     tree, run, _ = hosts.running()
     number = tree.host.request("spawn", fence=run.fence, **params)
     assert error_of(tree.host.next(), number)["code"] == code
@@ -272,7 +274,7 @@ def test_a_stop_between_the_start_and_the_word_of_it_is_its_answer(hosts: Hostin
     assert tree.host.nothing()
 
 
-def test_a_stop_between_the_exit_and_the_word_of_it_tells_of_the_stop_alone(hosts: Hosting) -> None:
+def test_a_stop_between_the_exit_and_its_frame_sends_the_stop_alone(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     process = spawned(tree, run)
     waiting = tree.host.request("process.wait", fence=run.fence, process=process.process_id)
@@ -323,7 +325,7 @@ def test_what_comes_for_an_earlier_run_is_stale(hosts: Hosting) -> None:
     assert not second.trees.asked
 
 
-def test_the_host_dies_meanwhile_and_nothing_is_told_to_nobody(hosts: Hosting) -> None:
+def test_if_the_host_dies_meanwhile_no_frame_is_sent(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     asked = ask(tree, run)
     process = run.trees.next()

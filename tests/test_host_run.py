@@ -91,7 +91,7 @@ def committing(run: OneRun, condition: Callable[[], bool]) -> None:
 # ── Its beginning and its end ─────────────────────────────────────────────────────────────────────
 
 
-def test_a_host_is_told_everything_that_a_run_begins_with(hosts: Hosting) -> None:
+def test_a_host_gets_everything_that_a_run_begins_with(hosts: Hosting) -> None:
     hosts.spare()
     tree = hosts.reserved()
     run = OneRun(thread=[message("m1"), message("m2")])
@@ -139,7 +139,7 @@ def test_a_value_that_is_too_large_is_cut(hosts: Hosting) -> None:
     assert "more bytes" in result
 
 
-def test_a_thread_that_is_longer_than_a_line_is_told_in_one(hosts: Hosting) -> None:
+def test_a_thread_that_is_longer_than_a_line_is_sent_in_one_frame(hosts: Hosting) -> None:
     hosts.spare()
     tree = hosts.reserved()
     frame = hosts.begin(tree, OneRun(thread=[message("m1", "x" * 9_000_000)]))
@@ -193,7 +193,7 @@ def test_the_cancel_is_the_first_frame_after_a_fence_whatever_the_fence_brings_a
     assert {one["error"]["data"]["provenance"]["source"] for one in frames[1:]} == {WHY.source}
 
 
-def test_a_host_that_was_told_nothing_is_told_nothing(hosts: Hosting) -> None:
+def test_a_host_that_was_sent_no_run_gets_no_cancel(hosts: Hosting) -> None:
     run = OneRun()
     tree = hosts.reserved()
     hosts.pool.run(tree.process_id, run.core, (), run.finish)
@@ -204,7 +204,7 @@ def test_a_host_that_was_told_nothing_is_told_nothing(hosts: Hosting) -> None:
     assert tree.host.nothing()
 
 
-def test_a_run_that_was_cancelled_before_it_was_told_to_a_spare_is_not_told(hosts: Hosting) -> None:
+def test_a_run_that_was_cancelled_before_it_was_sent_to_a_spare_is_not_sent(hosts: Hosting) -> None:
     hosts.spare()
     tree, run = hosts.reserved(), OneRun()
     run.cancel()
@@ -246,7 +246,7 @@ def test_an_agent_that_returns_after_its_cancel_has_returned(hosts: Hosting) -> 
     assert run.end() == AgentDone(How.RETURNED, 1, None)
 
 
-def test_a_cancel_after_the_end_is_not_told(hosts: Hosting) -> None:
+def test_a_cancel_after_the_end_is_not_sent(hosts: Hosting) -> None:
     tree, run, frame = hosts.running()
     tree.host.answer(frame, value=1)
     run.end()
@@ -257,7 +257,7 @@ def test_a_cancel_after_the_end_is_not_told(hosts: Hosting) -> None:
 # ── What it says ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_it_says_is_told_to_its_run_in_order_with_the_bytes_of_its_lines(hosts: Hosting) -> None:
+def test_the_frames_of_a_host_come_to_its_run_in_order_with_the_bytes_of_their_lines(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     lines = [
         json.dumps({"jsonrpc": "2.0", "method": method, "params": {"fence": run.fence, **params}}).encode()
@@ -271,7 +271,7 @@ def test_what_it_says_is_told_to_its_run_in_order_with_the_bytes_of_its_lines(ho
     assert run.told[2].data == ProgressData(shown={"done": 0.5})
 
 
-def test_a_host_that_counts_is_told_what_is_back(hosts: Hosting) -> None:
+def test_a_host_that_counts_credit_gets_what_is_given_back(hosts: Hosting) -> None:
     tree, run, _ = hosts.running(can=["credit"])
     for text in ("one", "two"):
         tree.host.note("emit", fence=run.fence, text=text)
@@ -293,7 +293,7 @@ def test_a_host_that_counts_is_told_what_is_back(hosts: Hosting) -> None:
 
 
 @pytest.mark.parametrize("end", ["its answer", "its cancel"])
-def test_a_host_is_told_of_no_credit_after_the_end_of_its_run(hosts: Hosting, end: str) -> None:
+def test_a_host_gets_no_credit_after_the_end_of_its_run(hosts: Hosting, end: str) -> None:
     tree, run, frame = hosts.running(can=["credit"])
     tree.host.note("emit", fence=run.fence, text="one")
     until(run.said, "the text")
@@ -424,7 +424,7 @@ def test_what_it_says_after_its_cancel_is_counted_and_has_no_effect(hosts: Hosti
     assert run.refused() == {"text": 500, "typing": 1, "progress": 1, "call": 1, "steering": 1, "state": 1}
 
 
-def test_a_flood_after_the_cancel_is_told_from_time_to_time_and_not_frame_by_frame(hosts: Hosting) -> None:
+def test_a_flood_after_the_cancel_is_reported_from_time_to_time_and_not_frame_by_frame(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     run.cancel()
     tree.host.next()
@@ -697,7 +697,7 @@ def test_a_call_of_the_hosts_own_is_executed_when_its_cell_is_started(hosts: Hos
 @pytest.mark.parametrize(
     ("name", "kept"), [("toolu_01", "toolu_01"), ("\ud83d", "\ufffd"), ("x" * 1_000, "x" * 256), (None, None)]
 )
-def test_the_session_is_told_what_the_model_calls_a_call_and_which_side_executes_it(
+def test_the_session_gets_the_models_id_of_a_call_and_which_side_executes_it(
     hosts: Hosting, where: str, name: str | None, kept: str | None
 ) -> None:
     tree, run, _ = hosts.running()
@@ -729,7 +729,7 @@ def test_what_raised_in_the_host_is_the_result(hosts: Hosting, error: dict[str, 
     assert execution.end() == ToolResult(Outcome.FINISHED, expected, is_error=True)
 
 
-def test_a_call_that_ends_as_cancelled_though_nobody_cancelled_it_has_failed(hosts: Hosting) -> None:
+def test_a_call_that_ends_as_cancelled_without_a_cancel_has_failed(hosts: Hosting) -> None:
     tree, _, _, execution, frame = executing(hosts)
     tree.host.refuse(frame, -32800, "by itself")
     end = execution.end()
@@ -752,7 +752,7 @@ def test_the_cancel_of_a_run_is_followed_by_one_for_each_call_that_the_host_exec
     assert isinstance(execution.end(), RunCancelled)
 
 
-def test_the_end_of_one_call_is_told_to_its_host_and_not_the_run(hosts: Hosting) -> None:
+def test_the_end_of_one_call_is_sent_to_its_host_and_ends_no_run(hosts: Hosting) -> None:
     tree, run, _, execution, execute = executing(hosts)
     why = Provenance(source="tool.deadline", reason="too slow")
     execution.token.cancel(why)
@@ -764,7 +764,7 @@ def test_the_end_of_one_call_is_told_to_its_host_and_not_the_run(hosts: Hosting)
     assert tree.host.nothing()
 
 
-def test_a_call_that_was_cancelled_before_it_was_told_to_the_host_never_begins(hosts: Hosting) -> None:
+def test_a_call_that_was_cancelled_before_it_was_sent_to_the_host_never_begins(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     tree.host.request("call", fence=run.fence, tool="weather", where="host")
     call = run.call()
@@ -1056,7 +1056,7 @@ def test_a_host_that_speaks_another_protocol_fails_its_run(hosts: Hosting) -> No
     assert "speaks protocol [7, 8], and this daemon [1]" in str(run.end().error)
 
 
-def test_a_host_that_speaks_later_protocols_too_is_told_ours(hosts: Hosting) -> None:
+def test_a_host_that_speaks_later_protocols_too_gets_our_version(hosts: Hosting) -> None:
     tree = hosts.trees.next()
     tree.host.request("hello", protocol=[2, 1], later="field")
     assert tree.host.next()["result"]["protocol"] == 1
@@ -1088,7 +1088,7 @@ def test_a_run_without_a_host_fails_with_the_reason(hosts: Hosting) -> None:
     assert "there is no such host" in str(run.end().error)
 
 
-def test_a_run_that_goes_on_when_the_supervisor_ends_has_failed() -> None:
+def test_a_run_that_is_active_when_the_supervisor_ends_has_failed() -> None:
     with hosting() as hosts:
         _, run, _ = hosts.running()
     assert run.end().error == "the supervisor is shutting down"

@@ -44,7 +44,7 @@ def test_it_needs_the_standard_library_and_itself_alone(source: Path) -> None:
     assert all(node.level <= 1 for node in froms)
 
 
-def test_an_interpreter_that_is_too_old_is_told_so(tmp_path: Path) -> None:
+def test_an_interpreter_that_is_too_old_is_refused_with_the_reason(tmp_path: Path) -> None:
     old = next((path for path in glob.glob(os.path.expanduser("~/.pyenv/versions/3.8.*/bin/python3"))), None)
     if old is None:
         pytest.skip("there is no Python 3.8")
@@ -68,7 +68,7 @@ def test_an_agent_runs_and_its_value_is_the_answer(tmp_path: Path, python: str) 
         assert host.answered(number)["result"] == {"value": "s:1:"}
 
 
-def test_the_turn_has_the_span_of_whoever_sent_the_message(tmp_path: Path, python: str) -> None:
+def test_the_turn_has_the_span_of_the_sender_of_the_message(tmp_path: Path, python: str) -> None:
     for kind in ("def", "async def"):
         with python_host(tmp_path, f"{kind} agent(turn): return turn.traceparent", python=python) as host:
             host.hello()
@@ -80,7 +80,9 @@ def test_the_turn_has_the_span_of_whoever_sent_the_message(tmp_path: Path, pytho
                 assert host.answered(number)["result"]["value"] is None
 
 
-def test_a_module_that_cannot_be_imported_is_told_with_its_line_and_ends_the_host(tmp_path: Path, python: str) -> None:
+def test_a_module_that_cannot_be_imported_is_reported_with_its_line_and_ends_the_host(
+    tmp_path: Path, python: str
+) -> None:
     with python_host(tmp_path, "import os\nimport no_such_module_here\n", python=python) as host:
         error = host.hello()["error"]
         assert "ModuleNotFoundError: No module named 'no_such_module_here'" in error
@@ -428,7 +430,7 @@ def test_without_credit_an_agent_waits_until_some_is_given(tmp_path: Path, kind:
 
 
 @pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
-def test_a_cancel_wakes_who_waits_for_credit(tmp_path: Path, kind: str, wait: str) -> None:
+def test_a_cancel_wakes_a_task_that_waits_for_credit(tmp_path: Path, kind: str, wait: str) -> None:
     code = f"""
         {kind} agent(turn):
             while True:

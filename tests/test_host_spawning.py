@@ -166,7 +166,7 @@ def test_a_tree_that_was_lost_is_an_os_error(tmp_path: Path) -> None:
 
 @KINDS
 @pytest.mark.parametrize("moment", ["asked", "started", "waiting", "exited"])
-def test_a_stop_at_each_moment_is_told_once_and_the_clean_up_is_not_cut(
+def test_a_stop_at_each_moment_is_raised_once_and_the_clean_up_is_not_cut(
     tmp_path: Path, kind: str, wait: str, moment: str
 ) -> None:
     pause = "asyncio.sleep(0.05)" if wait else "time.sleep(0.05)"
@@ -265,7 +265,7 @@ def test_a_tool_starts_processes_for_its_call(tmp_path: Path, python: str, kind:
 
 
 @pytest.mark.parametrize("tool", ["builds", "waits"])
-def test_the_end_of_a_call_ends_the_waits_of_its_tool_and_the_run_goes_on(tmp_path: Path, tool: str) -> None:
+def test_the_end_of_a_call_ends_the_waits_of_its_tool_and_the_run_continues(tmp_path: Path, tool: str) -> None:
     code = f"""{TOOLS}
     async def agent(turn):
         return (await turn.call("{tool}", target="all")).outcome

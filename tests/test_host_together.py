@@ -168,7 +168,7 @@ def test_a_run_says_calls_gates_and_returns(tmp_path: Path) -> None:
         assert "".join(run.said()) == "hears hello" + long
 
 
-def test_a_flood_that_nobody_takes_waits_and_a_cancel_ends_it(tmp_path: Path) -> None:
+def test_a_flood_that_is_not_read_waits_and_a_cancel_ends_it(tmp_path: Path) -> None:
     for kind, wait in (("def", ""), ("async def", "await ")):
         code = f"""
             {kind} agent(turn):

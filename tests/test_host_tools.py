@@ -283,7 +283,7 @@ def test_what_is_to_be_executed_after_the_cancel_does_not_begin(tmp_path: Path, 
         assert host.stdout() == ""
 
 
-def test_a_closure_whose_task_somebody_cancels_before_it_begins_is_answered(tmp_path: Path) -> None:
+def test_a_closure_whose_task_is_cancelled_before_it_begins_is_answered(tmp_path: Path) -> None:
     code = """
         import asyncio
         async def closure():

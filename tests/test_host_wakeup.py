@@ -132,7 +132,7 @@ def test_a_plain_agent_has_its_wakeup_descriptor_back_in_the_next_run(tmp_path: 
 # ── The wakeup ──
 
 
-def test_a_full_pipe_delays_nobody_and_ends_the_wait() -> None:
+def test_a_full_pipe_blocks_no_writer_and_ends_the_wait() -> None:
     wakeup, waiting = Wakeup(), queue.SimpleQueue[int]()
     for _ in range(DRAIN_BYTES + 10):
         wakeup.wake()

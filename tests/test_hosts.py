@@ -215,7 +215,7 @@ def test_a_stop_ends_a_function_that_is_gated_and_its_call_is_interrupted(kit: K
     assert done["outcome"] == "interrupted"
 
 
-def test_a_stop_before_the_host_has_said_hello_ends_it_untold(kit: Kit, tmp_path: Path) -> None:
+def test_a_stop_before_the_host_has_said_hello_ends_it_without_a_run(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\ntime.sleep(1000)\nasync def agent(turn): ...\n")
     session = session_of(kit, hosted(kit, "slow:agent", path=[str(tmp_path)]))
     run_id = say(session, "anything")
@@ -258,7 +258,7 @@ def test_an_agent_whose_runs_do_not_overlap_begins_when_the_earlier_one_is_gone(
 
 
 @pytest.mark.parametrize("what", ["sleep", "swallow", "block"])
-def test_a_run_that_takes_too_long_expires_and_nobody_is_left(kit: Kit, what: str) -> None:
+def test_a_run_that_takes_too_long_expires_and_no_process_is_left(kit: Kit, what: str) -> None:
     session = session_of(kit, run_deadline_s=1.0)
     run_id = say(session, what)
     assert ended(session, run_id).status == "expired"
@@ -317,7 +317,7 @@ def test_a_host_that_wants_too_much_memory_fails_alone(kit: Kit) -> None:
     next_turn_works(session)
 
 
-def test_a_host_that_fails_leaves_nobody_of_what_it_has_started(kit: Kit) -> None:
+def test_a_host_that_fails_leaves_no_process_that_it_has_started(kit: Kit) -> None:
     session = session_of(kit)
     run_id = asleep(session, "children")
     pids = [int(pid) for pid in texts(session, run_id)[0].split()]
@@ -328,7 +328,7 @@ def test_a_host_that_fails_leaves_nobody_of_what_it_has_started(kit: Kit) -> Non
     none_left(kit, receipt_of(session, run_id))
 
 
-def test_an_agent_that_cannot_be_imported_fails_its_runs_and_nobody_elses(kit: Kit, tmp_path: Path) -> None:
+def test_an_agent_that_cannot_be_imported_fails_its_runs_and_no_others(kit: Kit, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     session = session_of(kit, hosted(kit, "broken:agent", path=[str(tmp_path)], spares=1))
     until(lambda: kit.supervisor is not None and kit.supervisor.hosts()[0].broken, "it to be broken")

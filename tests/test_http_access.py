@@ -81,7 +81,7 @@ def test_another_user_cannot_even_connect_to_a_socket_of_mode_0600(api: Api) -> 
 
 
 @needs_root
-def test_the_user_that_is_named_comes_in_and_the_provenance_says_who_it_was(api: Api) -> None:
+def test_the_user_that_is_named_is_let_in_and_the_provenance_names_him(api: Api) -> None:
     client = api.start(waits, access=Access(uids={0, 65_534}))
     run_id = say(client)["run_id"]
     api.path.parent.chmod(0o755)
@@ -102,7 +102,7 @@ def test_a_uid_that_is_not_let_in_is_refused_before_anything_is_read(api: Api) -
     assert everything(sock).startswith(b"HTTP/1.1 403 ")
 
 
-def test_what_is_not_known_to_be_somebody_is_let_in_nowhere() -> None:
+def test_a_peer_without_a_known_user_is_let_in_nowhere() -> None:
     async def inside(*_: Any) -> None:
         raise AssertionError("it was let in")
 
@@ -174,7 +174,7 @@ def test_the_unix_socket_takes_no_token_for_a_uid(api: Api) -> None:
     assert everything(sock).startswith(b"HTTP/1.1 403 ")
 
 
-def test_loopback_without_any_token_lets_nobody_in(api: Api) -> None:
+def test_loopback_without_any_token_refuses_every_client(api: Api) -> None:
     api.start(answers, tcp=True, access=Access())
     for headers in ({}, BEARER, {"Authorization": "Bearer"}):
         assert api.over_tcp(headers=headers).get("/v1/health").status_code == 401
@@ -254,7 +254,7 @@ def test_a_token_file_that_others_can_read_or_write_is_refused(tmp_path: Path, m
 
 
 @needs_root
-def test_a_token_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_token_file_of_another_user_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     read_tokens(path)
     os.chown(path, 65_534, 65_534)

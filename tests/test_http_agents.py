@@ -78,7 +78,7 @@ def test_a_host_is_listed_with_its_state_its_session_and_since_when(api: Api) ->
     until_state(client, "mine", "running", "spare")
 
 
-def test_one_that_cannot_be_loaded_is_said_to_be_broken_and_stops_nobody_else(api: Api, tmp_path: Path) -> None:
+def test_an_agent_that_cannot_be_loaded_is_listed_as_broken_and_disturbs_no_other(api: Api, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text("import nothing_of_this_name\n")
     client = started(api, mine=hosted(api), bad=hosted(api, "broken:agent", path=[str(tmp_path)]))
     until(lambda: entry(client, "bad")["state"] == "broken", "it to be broken")

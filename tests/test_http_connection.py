@@ -226,7 +226,7 @@ def test_a_body_without_an_end_is_cut_off(api: Api) -> None:
     ],
     ids=range(11),
 )
-def test_what_is_no_request_is_refused_and_harms_nobody(api: Api, data: bytes) -> None:
+def test_what_is_no_request_is_refused_and_disturbs_no_other_connection(api: Api, data: bytes) -> None:
     client = api.start(waits, limits=Limits(request_s=1.0))
     say(client)
     answer = exchange(api, data)
@@ -350,7 +350,7 @@ def test_a_client_that_stays_with_bytes_behind_is_answered(api: Api) -> None:
 # ── Slow clients, and many ────────────────────────────────────────────────────────────────────────
 
 
-def test_a_client_that_says_its_request_too_slowly_is_told_so(api: Api) -> None:
+def test_a_client_that_sends_its_request_too_slowly_gets_an_error(api: Api) -> None:
     client = api.start(answers, limits=Limits(request_s=0.5))
     halves = (b"GET /v1/health HT", b"GET /v1/health HTTP/1.1\r\nHost: a\r\n", post_raw(b'{"content"', length=1000))
     for half in halves:
@@ -406,7 +406,7 @@ def test_a_request_that_is_being_answered_takes_as_long_as_it_takes(api: Api) ->
     assert code(response) == "receipt_pending"
 
 
-def test_a_thousand_idle_connections_cost_no_thread_and_keep_nobody_out(api: Api, many_descriptors: int) -> None:
+def test_a_thousand_idle_connections_cost_no_thread_and_keep_no_client_out(api: Api, many_descriptors: int) -> None:
     if many_descriptors < 3_000:
         pytest.skip(f"this process may have {many_descriptors} descriptors only")
     client = api.start(waits, limits=Limits(clients_max=2_000))
@@ -442,7 +442,7 @@ def test_beyond_the_bound_the_longest_idle_goes_and_a_stop_gets_in(api: Api, man
     assert all(_open(one) for one in streams), "nobody who is served is put out"
 
 
-def test_where_every_connection_is_served_one_more_is_told_to_come_later(api: Api) -> None:
+def test_where_every_connection_is_served_one_more_is_refused_for_now(api: Api) -> None:
     client = api.start(waits, limits=Limits(clients_max=4, streams_max=4))
     say(client)
     client.close()

@@ -170,7 +170,7 @@ def test_a_last_event_id_that_is_none_is_refused(api: Api, given: str) -> None:
     assert (response.status_code, code(response)) == (400, "invalid")
 
 
-def test_ephemeral_events_come_to_those_who_ask_and_move_no_position(api: Api) -> None:
+def test_ephemeral_events_come_to_clients_that_ask_and_move_no_position(api: Api) -> None:
     async def types(turn: AsyncTurn) -> None:
         await turn.typing()
         await turn.emit("x")
@@ -228,7 +228,7 @@ def test_a_client_that_goes_away_stops_nothing_and_leaves_nothing(api: Api) -> N
     stop(session)
 
 
-def test_a_client_that_never_reads_costs_bounded_memory_and_nobody_elses_time(api: Api) -> None:
+def test_a_client_that_never_reads_costs_bounded_memory_and_delays_no_other(api: Api) -> None:
     client = api.start(floods)
     session = api.session()
     quiet = [silent(api) for _ in range(20)]

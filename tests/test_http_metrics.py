@@ -120,7 +120,7 @@ def test_levels_are_what_there_is(api: Api) -> None:
     assert value(client, "threads_busy") == 0, "an async agent has no thread"
 
 
-def test_the_agent_of_a_run_that_goes_on_is_no_leak(api: Api) -> None:
+def test_the_agent_of_an_active_run_is_no_leak(api: Api) -> None:
     over = api.kit.gate()
 
     def plain(turn: Turn) -> None:

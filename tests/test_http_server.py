@@ -19,7 +19,7 @@ from tests.test_http_sessions import answers, get, say, waits
 __all__ = ["api", "kit"]
 
 
-def test_a_server_that_is_not_waited_for_answers_whoever_came_meanwhile(api: Api) -> None:
+def test_a_server_that_is_not_waited_for_answers_clients_that_came_meanwhile(api: Api) -> None:
     supervisor = api.kit.start(answers)
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     sock.bind(str(api.path))

@@ -197,7 +197,7 @@ def test_a_stop_that_claims_an_inside_source_is_refused(api: Api) -> None:
     assert get(client, "/v1/sessions/s1")["state"] == "running"
 
 
-def test_a_stop_of_a_session_that_nobody_knows_is_said_and_makes_none(api: Api) -> None:
+def test_a_stop_of_an_unknown_session_is_refused_and_makes_none(api: Api) -> None:
     client = api.start(answers)
     for method, path in (
         ("POST", "stop"),
@@ -525,7 +525,7 @@ def test_what_a_path_allows_is_said(api: Api) -> None:
     assert "DELETE" in refused.headers["allow"]
 
 
-def test_pages_go_on_where_the_last_one_ended(api: Api) -> None:
+def test_a_page_begins_where_the_last_one_ended(api: Api) -> None:
     client = api.start(answers, limits=Limits(page_bytes=2_000))
     for number in range(12):
         say(client, f"message {number} {'x' * 300}")
@@ -632,7 +632,7 @@ def test_a_session_in_quarantine_takes_a_stop_and_says_why_it_takes_nothing_else
     assert [one["found"] for one in doctor["findings"] if not one["ok"]] == ["1 sessions that failed too often: s1"]
 
 
-def test_a_store_that_takes_no_writes_is_said_and_stops_nobody_from_stopping(api: Api) -> None:
+def test_a_store_that_takes_no_writes_is_reported_and_a_stop_is_still_taken(api: Api) -> None:
     client = api.start(waits)
     say(client)
     running(client)

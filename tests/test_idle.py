@@ -91,7 +91,7 @@ def test_l11_a_request_at_any_step_of_a_passivation_is_answered_as_if_there_were
 
 
 @pytest.mark.parametrize("steps", range(8))
-def test_l11_what_somebody_sends_to_the_actor_itself_is_taken_or_goes_to_the_next_incarnation(steps: int) -> None:
+def test_l11_a_message_to_the_actor_itself_is_taken_or_goes_to_the_next_incarnation(steps: int) -> None:
     """In front of the Passivate, behind it, or into a mailbox that is about to close."""
     with World(5, settings=settings()) as world:
         world.answer("s", message("a", "say=1"))
@@ -225,7 +225,7 @@ def test_l11_a_shutdown_waits_for_what_waited_for_its_session_to_be_read(seed: i
         assert withdrawn.outcome().outcome == "withdrawn"
 
 
-def test_a_session_that_nobody_ever_used_leaves_memory_and_leaves_nothing() -> None:
+def test_a_session_that_was_never_used_leaves_memory_and_leaves_nothing() -> None:
     with World(1, settings=settings()) as world:
         looked = world.inspect("nobody")
         assert world.run(looked.done)

@@ -79,7 +79,7 @@ def test_a_stop_that_is_in_time_waits_for_nothing_any_more() -> None:
     assert not session.to_answer
 
 
-def test_one_that_is_late_is_kept_and_let_go_where_nobody_was_told() -> None:
+def test_a_late_stop_is_kept_and_forgotten_where_it_was_not_answered() -> None:
     session = Session()
     session.expect(stop())
     session.wait(STOP_LATE_S)
@@ -211,7 +211,7 @@ def test_those_beyond_the_limit_are_answered_at_once_and_not_kept() -> None:
     assert len(session.journal.kept) == STOPS_KEPT_MAX
 
 
-def test_when_the_session_ends_nobody_waits_for_the_journal() -> None:
+def test_when_the_session_ends_no_answer_waits_for_the_journal() -> None:
     session = Session()
     reply = session.fail(stop())
     session.late.answer_all_held()

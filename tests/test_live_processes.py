@@ -168,7 +168,7 @@ def test_a_process_that_goes_while_it_is_looked_at_costs_the_list_nothing(
 
 
 @pytest.mark.parametrize("who", ["a stranger", "the warden"])
-def test_a_pid_that_has_become_somebody_elses_is_not_taken_for_the_warden(tmp_path: Path, who: str) -> None:
+def test_a_pid_that_has_become_another_processs_is_not_taken_for_the_warden(tmp_path: Path, who: str) -> None:
     """The ledger of a tree that was not heard to end names a pid; a process has it, with a child."""
     (tmp_path / "wardens").mkdir()
     row = ProcessRow("s", "r", "c", "p", "server", TreeState.GRANTED, owner=Owner.SESSION)

@@ -101,7 +101,9 @@ def test_asking_refuses_no_start(state: Path) -> None:
             InstanceLock(state).release()
 
 
-def test_who_asks_and_is_stopped_in_the_middle_refuses_no_start(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_is_stopped_while_it_checks_the_lock_refuses_no_start(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     InstanceLock(state).release()
     close, starts = os.close, list[int]()
 

@@ -68,7 +68,7 @@ class Parent:
                 settle(request.reply, ToolResult(Outcome.FINISHED, f"of {request.tool}"))
 
 
-def test_what_is_said_in_an_answer_is_told_in_its_order_and_is_in_the_thread() -> None:
+def test_what_is_said_in_an_answer_is_published_in_its_order_and_is_in_the_thread() -> None:
     async def scene() -> None:
         parent = Parent()
         turn = AsyncTurn(parent.core)
@@ -371,7 +371,7 @@ def test_l6_an_answer_that_is_cut_off_is_partial_and_its_calls_never_started(kit
     assert [block["type"] for block in rendered[1]["content"]] == ["thinking", "tool_use", "text"]
 
 
-def test_an_answer_that_is_left_lets_its_run_go_on_and_its_calls_are_ended(kit: Kit) -> None:
+def test_an_answer_that_is_left_lets_its_run_continue_and_its_calls_are_ended(kit: Kit) -> None:
     async def agent(turn: AsyncTurn) -> list[str]:
         for attempt in range(2):
             try:

@@ -40,7 +40,7 @@ def test_a_process_of_an_earlier_tick_is_older_whatever_its_pid_is() -> None:
     assert forked_before(born(58, ticks=99), at(None), at(None), at(None)) is True
 
 
-def test_where_the_kernel_does_not_say_the_last_pid_the_order_within_a_tick_cannot_be_told() -> None:
+def test_where_the_kernel_does_not_say_the_last_pid_the_order_within_a_tick_is_unknown() -> None:
     for missing in range(3):
         moments = [at(None) if number == missing else at(50 + number) for number in range(3)]
         assert forked_before(born(53), *moments) is None

@@ -83,7 +83,7 @@ def gone(lives: list[procfs.Stat]) -> bool:
 # ── What dies with it ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_l3_whoever_hides_from_all_other_layers_dies_with_the_namespace(b: Bench) -> None:
+def test_l3_a_process_that_hides_from_all_other_layers_dies_with_the_namespace(b: Bench) -> None:
     lives = up(b)
     b.trees.kill("p", 0.0)
     ended = b.owner.ended()
@@ -111,7 +111,7 @@ def test_l3_with_warden_and_zygote_both_killed_the_end_of_the_namespace_is_the_p
     assert "the first process of its PID namespace has ended, and with it all others in it" in ended.note
 
 
-def test_l3_with_daemon_zygote_and_warden_all_killed_nobody_is_left_before_the_next_start(b: Bench) -> None:
+def test_l3_with_daemon_zygote_and_warden_all_killed_no_process_is_left_before_the_next_start(b: Bench) -> None:
     b.trees.close()
     with daemon(b, b.options["layers"]) as victim:
         victim.spawn(AWAY)
@@ -198,7 +198,7 @@ def test_l3_at_the_end_no_keeper_is_left_nor_one_of_a_spare_warden_that_was_kill
 # ── What is as it was ─────────────────────────────────────────────────────────────────────────────
 
 
-def test_l3_who_ends_politely_is_seen_to_and_all_numbers_are_those_of_the_machine(b: Bench) -> None:
+def test_l3_a_process_that_ends_politely_is_listed_and_all_pids_are_those_of_the_machine(b: Bench) -> None:
     # The one in the background loses its parent, and falls to the keeper.
     b.sh("(sleep 1000 & exec true); echo $$; exec sleep 1000")
     b.owner.wait_text("2\n")
@@ -217,13 +217,13 @@ def test_l3_who_ends_politely_is_seen_to_and_all_numbers_are_those_of_the_machin
 
 
 @pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 255", 255), ("kill -SEGV $$", -11)])
-def test_the_exit_status_is_the_commands_and_nobody_is_counted_twice(b: Bench, script: str, status: int) -> None:
+def test_the_exit_status_is_the_commands_and_no_process_is_counted_twice(b: Bench, script: str, status: int) -> None:
     b.sh(script)
     ended = b.owner.ended()
     assert (b.owner.exited().status, ended.status, ended.reaped, ended.proven) == (status, status, 1, True)
 
 
-def test_l3_who_is_in_the_background_is_waited_for_and_its_status_is_seen(b: Bench, tmp_path: Path) -> None:
+def test_l3_a_process_in_the_background_is_waited_for_and_its_status_is_seen(b: Bench, tmp_path: Path) -> None:
     b.sh(f"(while ! test -e {tmp_path}/go; do sleep 0.01; done; exit 7) & exit 0")
     b.owner.exited()
     assert "ProcessEnded" not in b.owner.kinds()

@@ -52,7 +52,7 @@ def lives(process: subprocess.Popen[bytes]) -> bool:
     return seen is not None and seen.state not in "ZXTt"
 
 
-def test_l3_a_recorded_pid_that_belongs_to_somebody_else_now_is_not_signalled(
+def test_l3_a_recorded_pid_that_belongs_to_another_process_now_is_not_signalled(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     one = orphan(pid=sleeper.pid, start_ticks=ticks(sleeper.pid) - 1)
@@ -68,7 +68,7 @@ def test_l3_a_process_is_known_by_its_pid_and_the_tick_it_began_in(sleeper: subp
     assert sleeper.wait(10) == -signal.SIGKILL
 
 
-def test_l3_who_has_been_replaced_between_the_search_and_the_pidfd_is_not_signalled(
+def test_l3_a_process_that_was_replaced_between_the_search_and_the_pidfd_is_not_signalled(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     one = orphan(marker="m", pid=sleeper.pid, start_ticks=ticks(sleeper.pid) - 1)
@@ -83,7 +83,7 @@ def test_l3_who_has_been_replaced_between_the_search_and_the_pidfd_is_not_signal
     assert lives(sleeper)
 
 
-def test_l3_without_the_layer_nobody_is_looked_for(sleeper: subprocess.Popen[bytes]) -> None:
+def test_l3_without_the_layer_no_process_is_looked_for(sleeper: subprocess.Popen[bytes]) -> None:
     one = orphan(marker=None, pid=sleeper.pid, start_ticks=ticks(sleeper.pid))
     orphans.end(one)
     assert lives(sleeper)
@@ -145,7 +145,7 @@ def test_l3_what_daemon_zygote_and_warden_left_is_killed_at_the_next_start(b: Be
             again.close()
 
 
-def test_agenc_1413_after_a_restart_a_stored_pid_that_is_somebody_elses_is_not_signalled(
+def test_agenc_1413_after_a_restart_a_stored_pid_of_another_process_is_not_signalled(
     b: Bench, sleeper: subprocess.Popen[bytes]
 ) -> None:
     started = {"word": "started", "pid": sleeper.pid, "start_ticks": ticks(sleeper.pid) - 1, "at": 2.0, "name": "sh"}
@@ -157,7 +157,7 @@ def test_agenc_1413_after_a_restart_a_stored_pid_that_is_somebody_elses_is_not_s
     assert lives(sleeper)
 
 
-def test_l3_of_another_boot_nobody_is_looked_for(b: Bench, sleeper: subprocess.Popen[bytes]) -> None:
+def test_l3_of_another_boot_no_process_is_looked_for(b: Bench, sleeper: subprocess.Popen[bytes]) -> None:
     started = {"word": "started", "pid": sleeper.pid, "start_ticks": ticks(sleeper.pid), "at": 2.0, "name": "sh"}
     leave(b, "x", {**sent("another-boot"), "marker": "x:1"}, SPAWNING, started)
     b.trees.adopt("x", b.owner)  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def test_streams_keep_their_order_and_neighbours_are_joined() -> None:
     assert output.take() == []
 
 
-def test_at_the_limit_comes_one_marker_and_then_nothing_but_the_tail_and_the_count_go_on() -> None:
+def test_at_the_limit_comes_one_marker_and_then_only_the_tail_and_the_count_continue() -> None:
     output = Output(10, 5)
     output.feed("stdout", b"0123456789")
     assert output.take() == [Piece("stdout", "0123456789")]

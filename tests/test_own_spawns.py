@@ -132,7 +132,7 @@ def test_l1_a_stop_while_its_permit_waits_for_the_disk_leaves_nothing_to_spawn(s
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.3])
 @pytest.mark.parametrize("seed", range(6))
-def test_l2_a_stop_at_any_moment_leaves_nobody_and_a_complete_receipt(seed: int, after_s: float) -> None:
+def test_l2_a_stop_at_any_moment_leaves_no_process_and_a_complete_receipt(seed: int, after_s: float) -> None:
     with World(seed) as world:
         run = say(world, "own_left=60,output=5,children=2 own=60 forever")
         world.wait(after_s)

@@ -139,7 +139,7 @@ def test_l3_a_preforked_child_does_not_become_the_command_of_a_warden_that_is_de
             os.waitpid(pid, 0)
 
 
-def test_a_preforked_child_that_could_not_be_prepared_while_nobody_waited_is_replaced() -> None:
+def test_a_preforked_child_that_could_not_be_prepared_before_a_request_is_replaced() -> None:
     ready = Ready.__new__(Ready)
     ready.preforked = preforked = Preforked(None, None)
     ready.namespace = None

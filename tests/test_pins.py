@@ -104,7 +104,7 @@ def test_a_hook_of_a_connection_has_the_signature_that_ours_overrides(hook: str)
     assert parameters(getattr(H11Protocol, hook)) == parameters(getattr(Connection, hook))
 
 
-def test_a_cycle_is_told_that_its_client_has_gone_by_two_fields() -> None:
+def test_a_cycle_learns_that_its_client_has_gone_by_two_fields() -> None:
     made = inspect.getsource(RequestResponseCycle.__init__)
     for field in ("disconnected", "message_event", "response_started", "response_complete"):
         assert f"self.{field} = " in made or f"self.{field}: " in made, field

@@ -166,7 +166,7 @@ def test_a_stop_kills_one_that_ignores_everything_and_all_that_it_started(kit: K
     assert ended["outcome"] == "interrupted"
 
 
-def test_a_stop_is_told_to_the_code_which_cleans_up(kit: Kit, tmp_path: Path) -> None:
+def test_a_stop_is_raised_in_the_code_which_cleans_up(kit: Kit, tmp_path: Path) -> None:
     file = tmp_path / "file"
     session, run_id = calling(kit, "tidy", file=str(file))
     begun(file)
@@ -175,7 +175,7 @@ def test_a_stop_is_told_to_the_code_which_cleans_up(kit: Kit, tmp_path: Path) ->
     assert file.read_text() == "cleaned up: user.test"
 
 
-def test_the_deadline_of_a_call_ends_its_process_and_the_run_goes_on(kit: Kit, tmp_path: Path) -> None:
+def test_the_deadline_of_a_call_ends_its_process_and_the_run_continues(kit: Kit, tmp_path: Path) -> None:
     file = tmp_path / "file"
     session, run_id = calling(kit, "slow", file=str(file))
     outcome, content, _, _ = result_of(session, run_id)

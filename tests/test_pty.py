@@ -217,7 +217,7 @@ def test_what_a_tool_gives_a_command_to_read_is_all_that_it_reads(kit: Kit) -> N
     assert json.loads(str(session.run(run).result)) == expected
 
 
-def test_what_is_given_to_read_cannot_be_written_and_is_in_nobody_else(b: Bench) -> None:
+def test_input_cannot_be_written_and_is_in_no_other_process(b: Bench) -> None:
     b.sh("echo x >&0 || echo refused; cat; echo up; exec sleep 1000", stdin=b"given\n")
     pid = b.owner.started().pid
     b.owner.wait_text("up")

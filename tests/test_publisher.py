@@ -138,7 +138,9 @@ def test_l6_a_position_behind_the_end_of_the_log_is_refused_and_not_waited_at(
     assert seqs(subscription) == [], "what is another log by now is not gone on with"
 
 
-def test_a_position_behind_the_end_of_the_log_is_refused_as_soon_as_the_store_can_tell(log: Log, hub: EventHub) -> None:
+def test_a_position_behind_the_end_of_the_log_is_refused_as_soon_as_the_store_can_be_read(
+    log: Log, hub: EventHub
+) -> None:
     log.append(3)
     log.broken = True
     subscription = hub.subscribe("s", 9)
@@ -279,7 +281,9 @@ def test_events_that_are_published_twice_are_given_once(log: Log, hub: EventHub)
     assert seqs(subscription) == [4, 5, 6]
 
 
-def test_a_store_that_cannot_be_read_is_an_error_and_the_subscription_goes_on_after_it(log: Log, hub: EventHub) -> None:
+def test_a_store_that_cannot_be_read_is_an_error_and_the_subscription_continues_after_it(
+    log: Log, hub: EventHub
+) -> None:
     log.append(2)
     subscription = hub.subscribe("s", timeout=0)
     log.broken = True
@@ -313,7 +317,7 @@ def test_closing_from_another_thread_ends_the_iteration_at_once(log: Log, hub: E
     assert seqs(subscription) == []
 
 
-def test_what_the_garbage_collector_closes_under_the_lock_of_the_hub_holds_nobody_up(log: Log) -> None:
+def test_a_reader_that_the_garbage_collector_closes_under_the_lock_of_the_hub_blocks_no_thread(log: Log) -> None:
     hub = EventHub(log)
     closed, other = hub.subscribe("s"), hub.subscribe("s")
 
@@ -356,7 +360,7 @@ def test_the_end_of_the_hub_ends_all_subscriptions_after_what_there_is_to_give(l
 # ── Ephemeral events ──────────────────────────────────────────────────────────────────────────────
 
 
-def test_ephemeral_events_come_only_to_those_who_asked(log: Log, hub: EventHub) -> None:
+def test_ephemeral_events_come_only_to_subscribers_that_asked(log: Log, hub: EventHub) -> None:
     asked, plain = hub.subscribe("s", ephemeral=True, timeout=0), hub.subscribe("s", timeout=0)
     hub.publish("s", log.append(1))
     hub.ephemeral(passing(1))
@@ -381,7 +385,7 @@ def test_l1_an_ephemeral_event_keeps_its_place_between_stored_ones(log: Log, hub
     ]
 
 
-def test_l14_ephemeral_events_that_nobody_takes_are_dropped_oldest_first(log: Log, hub: EventHub) -> None:
+def test_l14_ephemeral_events_that_are_not_read_are_dropped_oldest_first(log: Log, hub: EventHub) -> None:
     subscription = hub.subscribe("s", ephemeral=True, timeout=0)
     hub.publish("s", log.append(1))
     for number in range(EPHEMERAL_MAX + 10):
@@ -393,7 +397,7 @@ def test_l14_ephemeral_events_that_nobody_takes_are_dropped_oldest_first(log: Lo
 # ── Bounds ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_l14_rings_of_sessions_that_nobody_listens_to_are_bounded(log: Log) -> None:
+def test_l14_rings_of_sessions_without_a_subscriber_are_bounded(log: Log) -> None:
     hub = EventHub(log, rings_max=10)
     kept = hub.subscribe("kept", timeout=0)
     for number in range(100):
@@ -578,7 +582,7 @@ Consume = Callable[[Subscription, list[Event]], None]
 
 
 @pytest.mark.parametrize("consume", [as_a_thread, as_a_coroutine])
-def test_l14_nobody_waits_for_a_consumer_wherever_it_is_stopped(consume: Consume, log: Log, hub: EventHub) -> None:
+def test_l14_publishing_waits_for_no_consumer_wherever_it_is_paused(consume: Consume, log: Log, hub: EventHub) -> None:
     states: Counter[object] = Counter()
     has_nothing: Callable[[], bool] = bool
     got: list[Event] = []
@@ -675,7 +679,7 @@ def test_no_end_is_missed_wherever_a_consumer_is_stopped(
     assert line > 20
 
 
-def test_no_change_is_missed_wherever_who_waits_for_one_is_stopped(log: Log, hub: EventHub) -> None:
+def test_no_change_is_missed_wherever_its_waiter_is_paused(log: Log, hub: EventHub) -> None:
     places: set[tuple[str, int]] = set()
 
     def when(*place: Any) -> bool:
@@ -791,7 +795,7 @@ class Overtaken(OrderedDict[str, Any]):
         return super().pop(session)
 
 
-def test_who_comes_to_a_ring_while_it_is_dropped_is_told_of_what_comes_then(log: Log) -> None:
+def test_a_subscriber_that_comes_while_a_ring_is_dropped_gets_the_events_from_then_on(log: Log) -> None:
     hub = EventHub(log, rings_max=1)
     hub.publish("s", log.append())
     listeners: list[Listener] = []

@@ -93,7 +93,7 @@ def test_what_comes_after_a_silence_is_read_at_once_and_what_follows_it_with_the
     assert pipes.tick() == [(one, 2)]
 
 
-def test_all_who_bring_little_are_read_with_one_tick(pipes: Pipes) -> None:
+def test_all_pipes_with_little_output_are_read_in_one_tick(pipes: Pipes) -> None:
     some = [pipes.add() for _ in range(SLICE)]
     for number in some:
         pipes.write(number)
@@ -134,7 +134,7 @@ def test_one_that_has_been_silent_for_some_ticks_is_read_at_once_again(pipes: Pi
 
 
 @pytest.mark.parametrize("size", [1, MUCH_BYTES])
-def test_l14_a_turn_serves_a_few_and_nobody_waits_for_more_turns_than_it_takes(pipes: Pipes, size: int) -> None:
+def test_l14_a_turn_serves_a_few_and_no_reader_waits_for_more_turns_than_it_takes(pipes: Pipes, size: int) -> None:
     everybody = {pipes.add() for _ in range(5 * SLICE)}
     for number in everybody:
         pipes.write(number)
@@ -186,7 +186,7 @@ def test_l14_the_tick_grows_with_what_the_lazy_ones_cost_up_to_a_limit(pipes: Pi
         assert wait_s <= longest_s
 
 
-def test_one_that_is_removed_while_it_waits_for_its_turn_is_not_read_nor_is_who_has_its_number_now(
+def test_a_reader_that_is_removed_before_its_turn_is_not_read_nor_is_the_next_one_with_its_number(
     pipes: Pipes,
 ) -> None:
     first, second = pipes.add(), pipes.add()
@@ -224,7 +224,7 @@ def test_one_that_removes_itself_is_read_no_more(pipes: Pipes) -> None:
     assert pipes.readers.wait_s() is None
 
 
-def test_one_whose_reading_fails_costs_nobody_else(pipes: Pipes) -> None:
+def test_a_reader_that_fails_disturbs_no_other(pipes: Pipes) -> None:
     broken, fine = pipes.add(), pipes.add()
     for number in (broken, fine):
         pipes.write(number)

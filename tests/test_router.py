@@ -77,7 +77,7 @@ def test_l13_a_session_that_is_deleted_in_quarantine_and_fails_then_has_no_new_l
         assert not world.watch.broken
 
 
-def test_l14_failures_of_long_ago_are_forgotten_whoever_failed() -> None:
+def test_l14_failures_of_long_ago_are_forgotten_whichever_session_failed() -> None:
     with World(0, policy=RestartPolicy(failures_max=2, window_s=60.0)) as world:
         supervisor = root(world)
         for number in range(20):

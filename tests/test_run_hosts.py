@@ -181,7 +181,7 @@ async def deaf(turn: AsyncTurn) -> None:
 
 @pytest.mark.parametrize(("agent", "grace_s"), [({}, GRACE_S), ({"grace_s": 5.0}, 5.0)], ids=["configured", "its own"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l3_an_agent_that_goes_on_is_killed_with_its_host_when_the_grace_is_over(
+def test_l3_an_agent_that_keeps_running_is_killed_with_its_host_when_the_grace_is_over(
     seed: int, agent: dict[str, Any], grace_s: float
 ) -> None:
     with hosted(seed, agents={"scripted": deaf}, **agent) as world:
@@ -285,7 +285,7 @@ def test_l12_a_crash_at_any_moment_leaves_no_host_and_closes_its_run(steps: int)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l1_a_host_whose_run_is_fenced_before_its_start_is_told_nothing_and_serves_the_next(seed: int) -> None:
+def test_l1_a_host_whose_run_is_fenced_before_its_start_is_sent_no_frame_and_serves_the_next(seed: int) -> None:
     with hosted(seed) as world:
         ready(world)
         world.store.hold(True)
@@ -358,7 +358,7 @@ def test_l13_the_host_that_a_failing_session_had_reserved_is_of_no_use_to_anothe
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l3_an_agent_that_may_not_overlap_is_told_when_all_earlier_runs_are_proven_to_have_ended(seed: int) -> None:
+def test_l3_an_agent_that_may_not_overlap_begins_when_all_earlier_runs_are_proven_to_have_ended(seed: int) -> None:
     with hosted(seed, overlap=False) as world:
         say(world, "leave=60,ignores_term say=1 sleep=60")
         assert world.run(lambda: len(of(world, "process.started")) == 2)

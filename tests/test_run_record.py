@@ -96,7 +96,7 @@ def test_l14_a_call_that_spawns_again_and_again_keeps_a_bounded_number_of_parts(
     driver.finish()
 
 
-def test_l14_a_receipt_lists_all_that_goes_on_and_beyond_the_bound_nothing_that_has_ended(
+def test_l14_a_receipt_lists_all_open_parts_and_beyond_the_bound_none_that_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("actors.protocol.run_record.PARTS_KEPT_MAX", 10)

@@ -123,7 +123,7 @@ def test_l12_what_was_saved_is_read_again_after_a_restart_and_is_deleted_with_it
     assert agent.read[-1] == {"b": "2"}
 
 
-def test_l14_a_state_that_would_be_too_large_is_refused_whole_and_the_run_goes_on(kit: Kit) -> None:
+def test_l14_a_state_that_would_be_too_large_is_refused_whole_and_the_run_continues(kit: Kit) -> None:
     async def agent(turn: AsyncTurn) -> list[str]:
         half = "x" * (SAVED_MAX_BYTES // 2)
         await turn.save(a=half)
@@ -241,7 +241,7 @@ def test_a_rollback_of_a_run_that_tries_another_again_undoes_what_both_saved() -
     assert folded(*tried, ("r3", MessageRetractedData(run_id="r3", ids=()))).of("one") == {"a": 1}
 
 
-def test_whoever_has_a_state_keeps_it_as_it_was() -> None:
+def test_a_state_that_was_read_stays_as_it_was() -> None:
     saved = folded(("r1", changes("one", a=1)))
     before = saved.of("one")
     saved.add(Event(2, "s", 1, "r2", "session.state", {}, 0.0), changes("one", a=None))

@@ -82,7 +82,7 @@ def model(sdks: None) -> Iterator[str]:
 
 @pytest.mark.parametrize("way", ENDS)
 @of_kinds
-def test_l3_nobody_is_left_of_an_sdk_however_and_whenever_its_run_is_ended(
+def test_l3_no_process_is_left_of_an_sdk_however_and_whenever_its_run_is_ended(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk, way: str
 ) -> None:
     kind.model = model
@@ -91,7 +91,7 @@ def test_l3_nobody_is_left_of_an_sdk_however_and_whenever_its_run_is_ended(
 
 
 @of_kinds
-def test_l3_nobody_is_left_of_an_sdk_whenever_its_daemon_is_killed(
+def test_l3_no_process_is_left_of_an_sdk_whenever_its_daemon_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk
 ) -> None:
     kind.model = model
@@ -99,7 +99,7 @@ def test_l3_nobody_is_left_of_an_sdk_whenever_its_daemon_is_killed(
 
 
 @of_kinds
-def test_l5_whatever_goes_on_of_an_sdk_inside_is_in_the_receipt(
+def test_l5_whatever_keeps_running_of_an_sdk_inside_is_in_the_receipt(
     kit: Kit, tmp_path: Path, model: str, kind: Sdk
 ) -> None:
     draw = drawn(f"{kind.agent} inside")

@@ -173,7 +173,9 @@ def test_the_strict_barrier_refuses_what_waits_and_what_comes(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l3_what_is_found_of_a_run_after_its_kill_deadline_is_named_before_a_call_goes_on_without_it(seed: int) -> None:
+def test_l3_a_stray_found_after_the_kill_deadline_is_named_before_a_call_starts_without_waiting_for_it(
+    seed: int,
+) -> None:
     with World(seed) as world:
         first = is_left_behind(world)
         assert not of(world, "session.barrier_forced")
@@ -380,7 +382,7 @@ def test_l12_what_a_failure_ended_is_tried_again_though_a_stop_is_about_another_
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_told_when_it_is_durable(
+def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_reported_when_it_is_durable(
     seed: int,
 ) -> None:
     with World(seed) as world:
@@ -408,7 +410,7 @@ def test_l12_a_stop_waits_for_a_store_that_hangs_as_long_as_it_may_and_is_told_w
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_stop_that_is_late_and_in_time_is_let_go_by_the_journal_and_nobody_is_told_twice(seed: int) -> None:
+def test_a_late_stop_that_is_stored_in_time_is_removed_from_the_journal_and_answered_once(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "say=1 forever"))
         assert world.run(lambda: bool(of(world, "text")))
@@ -747,7 +749,7 @@ def test_l12_kept_stops_are_bounded_and_those_beyond_are_answered_too(seed: int)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l13_a_batch_that_cannot_be_stored_costs_what_was_in_it_and_the_session_goes_on(seed: int) -> None:
+def test_l13_a_batch_that_cannot_be_stored_costs_what_was_in_it_and_the_session_continues(seed: int) -> None:
     with World(seed) as world:
         other = world.answer("t", message("o", "forever"))
         run = world.answer("s", message("a", "say=1 forever"))

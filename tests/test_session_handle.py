@@ -185,7 +185,7 @@ def test_waits_for_receipts_hold_no_thread_of_the_loop(kit: Kit) -> None:
     asyncio.run(wait())
 
 
-def test_a_coroutine_is_told_of_receipts_what_a_thread_is_told(kit: Kit) -> None:
+def test_a_coroutine_gets_the_same_receipts_and_errors_as_a_thread(kit: Kit) -> None:
     session = kit.session(lambda turn: turn.cancel_token.wait())
     run_id = say(session)
     strange: list[tuple[str | None, float | None]] = [("", 0.1), (None, None), ("no such", 0.1), ("no such", None)]

@@ -177,7 +177,7 @@ def test_check_says_all_that_is_wrong_and_exits_with_2(tmp_path: Path) -> None:
     assert json.loads(as_json.stdout) == {"ok": True, "file": str(file), "problems": []}
 
 
-def test_show_prints_what_holds_and_who_said_it(tmp_path: Path) -> None:
+def test_show_prints_each_setting_and_where_it_was_set(tmp_path: Path) -> None:
     done = command(tmp_path, "show", "--set", "drain_s=5", "--state-dir", "/x", "--json")
     shown = json.loads(done.stdout)
     assert shown["drain_s"] == {"value": 5.0, "source": "the command line"}

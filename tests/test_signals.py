@@ -33,7 +33,7 @@ def told(script: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_sigterm_behind_a_thousand_others_that_nobody_has_read_is_not_lost() -> None:
+def test_a_sigterm_behind_a_thousand_unread_signals_is_not_lost() -> None:
     # A socket takes fewer than three hundred bytes that come one by one.
     found = told("""
         with Signals() as signals:
@@ -70,7 +70,7 @@ def test_a_wake_from_a_thread_gets_through_a_socket_that_is_full() -> None:
     assert found == [1, 0]
 
 
-def test_who_waits_is_woken_by_a_signal_and_by_a_thread() -> None:
+def test_a_waiter_is_woken_by_a_signal_and_by_a_thread() -> None:
     found = told("""
         with Signals() as signals:
             found = []

@@ -1407,7 +1407,7 @@ def test_the_laws_hold_in_schedules_that_are_the_same_each_time(first: int) -> N
 
 
 @pytest.mark.parametrize("chunk", range(4))
-def test_the_laws_hold_in_schedules_that_nobody_has_seen(chunk: int) -> None:
+def test_the_laws_hold_in_new_schedules(chunk: int) -> None:
     first = FRESH + chunk * CHUNK
     _keeps_the_laws(range(first, first + CHUNK))
 

@@ -127,7 +127,7 @@ def test_a_command_that_cannot_be_sent_ends_as_not_started_and_leaves_no_descrip
         assert opened.owner.exited("p2").status == 0
 
 
-def test_one_that_asks_for_a_process_while_its_call_ends_is_told_that_there_is_none(kit: Kit) -> None:
+def test_a_spawn_that_is_asked_for_while_its_call_ends_is_refused(kit: Kit) -> None:
     gate, entered = kit.gate(), kit.gate()
 
     @tool(isolation="thread")

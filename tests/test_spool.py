@@ -337,7 +337,7 @@ def test_files_of_sessions_that_are_not_go_before_anything_new_is_written(make: 
     assert set(desk.names()) == names
 
 
-def test_where_nobody_knows_which_sessions_there_are_every_file_stays(make: Callable[..., Desk]) -> None:
+def test_where_the_sessions_are_unknown_every_file_stays(make: Callable[..., Desk]) -> None:
     desk = make()
     desk.store("p", b"x" * 1000, "here")
 

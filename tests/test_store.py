@@ -303,7 +303,7 @@ def test_l3_the_receipt_of_a_stop_waits_until_it_is_complete(store: SqliteStore)
     assert (load(store).pending, load(store).receipts) == ((), ())
 
 
-def test_unfinished_are_sessions_with_an_unsettled_run_or_with_messages_that_nobody_parked(
+def test_unfinished_are_sessions_with_an_unsettled_run_or_with_messages_that_are_not_parked(
     store: SqliteStore,
 ) -> None:
     def wait(session: str) -> tuple[WaitingRow, ...]:
@@ -712,7 +712,7 @@ class LosesItsCommit:
         return cursor
 
 
-def test_l12_a_group_whose_commit_has_an_outcome_that_nobody_knows_is_written_once(store: SqliteStore) -> None:
+def test_l12_a_group_whose_commit_has_an_unknown_outcome_is_written_once(store: SqliteStore) -> None:
     owner = Owner()
     store.commit(batch(1), owner.ref)
     assert owner.next() == Committed(1)
@@ -906,7 +906,7 @@ def test_l12_every_acknowledged_batch_survives_kill_9(path: Path) -> None:
         assert store.close(PATIENCE_S)
 
 
-def test_an_owner_that_raises_or_is_gone_hurts_nobody(store: SqliteStore) -> None:
+def test_an_owner_that_raises_or_is_gone_disturbs_no_other(store: SqliteStore) -> None:
     class Gone:
         def tell(self, message: Any) -> None:
             raise RuntimeError("the actor is dead")
@@ -1133,7 +1133,7 @@ class Interrupted(list[sqlite3.Connection]):
         super().append(connection)
 
 
-def test_who_reads_in_a_handler_of_a_signal_does_not_wait_for_its_own_thread(store: SqliteStore, path: Path) -> None:
+def test_a_read_in_a_signal_handler_does_not_wait_for_its_own_thread(store: SqliteStore, path: Path) -> None:
     write(store, batch(1))
     reader = SqliteReader(path)
     seen: list[int] = []

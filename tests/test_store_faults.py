@@ -684,7 +684,7 @@ def test_l13_rows_that_cannot_be_read_at_a_restart_are_named_and_their_runs_ende
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "wal"])
-def test_l12_nothing_is_durable_in_a_file_that_somebody_has_taken_away(tmp_path: Path, how: str) -> None:
+def test_l12_nothing_is_durable_in_a_file_that_was_removed(tmp_path: Path, how: str) -> None:
     with Supervisor.start(config(tmp_path)) as supervisor:
         session = supervisor.session("s")
         session.ask(NewMessage(content="say one"), timeout=WAIT_S)

@@ -57,7 +57,7 @@ def reread(path: Path, session: str = "s") -> tuple[KeptStop, ...]:
         copy.unlink()
 
 
-def test_who_keeps_a_stop_is_told_when_it_is_on_the_disk_and_again_if_he_asks_again(
+def test_a_session_that_keeps_a_stop_gets_a_report_when_it_is_on_the_disk_and_again_for_each_request(
     path: Path, journal: StopJournal
 ) -> None:
     found: list[tuple[str, ...]] = []

@@ -264,7 +264,7 @@ def test_l3_what_an_agent_starts_by_itself_is_ended_when_its_run_has_come_to_its
         assert row.provenance.source == "run.ended"
 
 
-def test_l3_who_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too(tmp_path: Path) -> None:
+def test_l3_code_that_waits_for_a_process_of_its_own_reads_its_status_after_a_stop_too(tmp_path: Path) -> None:
     read: dict[str, int] = {}
     waits = threading.Event()
 
@@ -313,7 +313,7 @@ def test_what_the_program_starts_outside_of_agents_and_tools_is_neither_touched_
         assert own.poll() is None
 
 
-def test_l3_an_orphan_of_which_nobody_can_say_who_started_it_is_named_and_left_alone(tmp_path: Path, mark: str) -> None:
+def test_l3_an_orphan_of_unknown_origin_is_named_and_left_alone(tmp_path: Path, mark: str) -> None:
     def agent(turn: Turn) -> None:
         subprocess.run(command(mark, ORPHAN), check=True)
         while not up(mark, 1):
@@ -404,7 +404,7 @@ def test_the_status_of_what_the_program_had_started_before_is_the_programs_to_re
         assert own.wait() == 7
 
 
-def test_l13_what_the_agents_of_another_supervisor_start_is_nobodys_doubt(tmp_path: Path, mark: str) -> None:
+def test_l13_a_process_of_another_supervisors_agent_puts_no_receipt_in_doubt(tmp_path: Path, mark: str) -> None:
     async def starts_one(turn: AsyncTurn) -> None:
         KEPT.append(subprocess.Popen(command(mark)))  # noqa: ASYNC220  # as code does
         await turn.cancel_token.wait()
@@ -569,7 +569,7 @@ def test_l14_a_supervisor_that_has_ended_holds_no_descriptor(tmp_path: Path) -> 
 # ── Threads and tasks ────────────────────────────────────────────────────────────────────────────────
 
 
-def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_receipt_when_it_ends(
+def test_l3_a_thread_that_keeps_running_is_named_holds_the_barrier_and_amends_the_receipt_when_it_ends(
     tmp_path: Path,
 ) -> None:
     go_on, began = threading.Event(), threading.Event()
@@ -620,7 +620,9 @@ def test_l3_a_thread_that_goes_on_is_named_holds_the_barrier_and_amends_the_rece
         assert [one for one in log(session) if one.kind == "tool.ended"][-1].data["outcome"] == "finished"
 
 
-def test_l3_what_goes_on_in_this_process_is_not_gone_for_the_next_supervisor_in_it(tmp_path: Path) -> None:
+def test_l3_a_thread_that_keeps_running_in_this_process_is_not_gone_for_the_next_supervisor_in_it(
+    tmp_path: Path,
+) -> None:
     begun, gate = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -854,7 +856,7 @@ def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_am
         assert [row.kind for row in receipt.rows[0].rows] == ["thread", "subprocess"]
 
 
-def test_l3_a_process_of_a_clean_up_is_not_told_to_end_before_the_grace_is_over(tmp_path: Path) -> None:
+def test_l3_a_process_of_a_clean_up_is_not_signalled_before_the_grace_is_over(tmp_path: Path) -> None:
     status: list[int] = []
     waiting = threading.Event()
 
@@ -875,7 +877,7 @@ def test_l3_a_process_of_a_clean_up_is_not_told_to_end_before_the_grace_is_over(
         assert status == [0]
 
 
-def test_l3_a_process_of_a_clean_up_that_is_ahead_of_the_end_of_its_run_is_not_told_to_end(
+def test_l3_a_process_of_a_clean_up_that_is_ahead_of_the_end_of_its_run_is_not_signalled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status: list[int] = []
@@ -991,7 +993,7 @@ def test_l14_the_daemon_ends_whatever_the_interpreter_would_wait_for(daemon: For
     assert daemon.end() == DaemonExit.OK
 
 
-def test_l3_the_daemons_last_word_names_a_thread_that_goes_on(daemon: Foreground) -> None:
+def test_l3_the_daemons_last_log_line_names_a_thread_that_keeps_running(daemon: Foreground) -> None:
     runs_agent(daemon, "works_on")
     daemon.wait_says("blocked")
     assert daemon.end() == DaemonExit.FAILED
@@ -1047,7 +1049,7 @@ def test_as_process_1_the_daemon_reaps_what_falls_to_it(daemon: Foreground, tmp_
         process.wait(WAIT_S)
 
 
-def test_l3_the_strays_of_a_tool_are_told_to_the_run_of_an_agent_that_is_executed_elsewhere() -> None:
+def test_l3_the_strays_of_a_tool_are_reported_to_the_run_of_an_agent_that_is_executed_elsewhere() -> None:
     """The agent's own code is in its host; what it calls here is attributed, and told before the agent's end."""
     clock, told, ends = SystemClock(), list[object](), list[Callable[[object], None]]()
     strays = Strays(clock)

@@ -47,7 +47,7 @@ def shell(desk: Desk, script: str, *args: str) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize("closed", ["2>&-", "2>&- >&-", "2>&- <&-", "2>/dev/full", "2>&1 >/dev/null | true"])
-def test_standard_error_is_in_nobodys_way(served: Desk, closed: str) -> None:
+def test_a_standard_error_that_takes_nothing_changes_no_result(served: Desk, closed: str) -> None:
     served.run("", "send", "closed", f"sleep {served.mark}")
     served.wait_alive(1)
     done = shell(served, f'"$@" {closed}; exit "${{PIPESTATUS[0]}}"', "stop", "closed")
@@ -93,7 +93,7 @@ def test_the_highest_exit_code_decides_also_where_the_output_cannot_be_written(t
     assert "No space left on device" in done.stderr
 
 
-def test_a_run_that_nobody_watches_any_more_is_not_said_to_have_gone_well(served: Desk) -> None:
+def test_a_run_that_is_not_followed_to_its_end_is_not_reported_as_completed(served: Desk) -> None:
     # It prints nothing after its first line.
     script = f"echo first; sleep {served.mark}; exit 3"
     done = shell(served, '"$@" | head -1; exit "${PIPESTATUS[0]}"', "send", "unread", script, "--wait")
@@ -103,7 +103,7 @@ def test_a_run_that_nobody_watches_any_more_is_not_said_to_have_gone_well(served
 
 
 @pytest.mark.parametrize("args", [("events", "followed", "--follow"), ("logs", "--follow")])
-def test_who_follows_without_a_reader_ends(served: Desk, args: tuple[str, ...]) -> None:
+def test_a_follower_without_a_reader_ends(served: Desk, args: tuple[str, ...]) -> None:
     assert served.run("", "send", "followed", "true", "--wait").returncode == 0
     following = served.start(*args, gather_output=False)
     assert following.stdout.read(1)
@@ -111,7 +111,7 @@ def test_who_follows_without_a_reader_ends(served: Desk, args: tuple[str, ...]) 
     assert following.ended() == 0
 
 
-def test_a_reader_is_told_to_be_gone_once_it_is_also_while_nothing_is_written() -> None:
+def test_a_gone_reader_is_noticed_also_while_nothing_is_written() -> None:
     ours, theirs = os.pipe()
     gone = threading.Event()
     when_unread(gone.set, theirs)
@@ -172,7 +172,7 @@ def test_ctrl_c_ends_a_command_by_the_signal_itself_so_that_a_loop_of_the_shell_
     served.run("", "stop", "loop")
 
 
-def test_ctrl_c_is_heard_where_whoever_started_the_command_has_blocked_it(served: Desk) -> None:
+def test_ctrl_c_is_handled_where_the_parent_process_has_blocked_it(served: Desk) -> None:
     assert served.run("", "send", "blocked", "true", "--wait").returncode == 0
     block = "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [2]); os.execv(sys.argv[1], sys.argv[1:])"
     argv = [COMMAND[0], "-c", block, *COMMAND, "events", "blocked", "--follow"]

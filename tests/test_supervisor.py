@@ -62,7 +62,7 @@ def test_a_close_is_harmless_again_and_says_the_same(kit: Kit) -> None:
     assert ours() == []
 
 
-def test_a_close_that_is_interrupted_in_the_drain_ends_everything_and_a_later_one_tells_the_truth(kit: Kit) -> None:
+def test_a_close_that_is_interrupted_in_the_drain_ends_everything_and_a_later_one_returns_false(kit: Kit) -> None:
     supervisor = kit.start(waits)
     say(supervisor.session("s"))
     sender = interrupt_when(lambda: draining(supervisor))
@@ -106,7 +106,7 @@ def test_a_part_that_cannot_be_ended_keeps_no_other_from_being_ended(kit: Kit) -
     assert not held(kit.state_dir)
 
 
-def test_a_signal_handler_that_closes_what_its_thread_is_closing_is_told_no_and_holds_nothing_up(kit: Kit) -> None:
+def test_a_signal_handler_that_closes_what_its_thread_is_closing_is_refused_and_blocks_nothing(kit: Kit) -> None:
     supervisor = kit.start(waits)
     say(supervisor.session("s"))
     told: list[bool] = []

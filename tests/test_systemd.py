@@ -201,7 +201,7 @@ def test_a_daemon_that_answers_is_left_alone_by_the_watchdog(service: Service) -
     until(lambda: "live" in service.show("StatusText"), "what it says of itself", WAIT_S)
 
 
-def test_killed_in_a_tool_it_is_back_with_nothing_left_and_the_cause_told(service: Service) -> None:
+def test_killed_in_a_tool_the_daemon_is_back_with_no_process_left_and_the_cause_on_record(service: Service) -> None:
     service.seed(s1="setsid sleep 9999 & (trap '' TERM; while :; do sleep 1; done) & echo begun; wait")
     service.install()
     service.start()

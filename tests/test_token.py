@@ -110,7 +110,7 @@ def test_l8_cancelling_a_child_leaves_its_parent_alone() -> None:
     assert not parent.cancelled
 
 
-def test_l8_callbacks_run_once_where_the_token_was_told_and_can_be_taken_back() -> None:
+def test_l8_callbacks_run_once_where_the_token_says_and_can_be_removed() -> None:
     ran: list[str] = []
     handed: list[Callable[[], None]] = []
     token = CancelToken(handed.append)
@@ -158,7 +158,7 @@ def never(callback: Callable[[], None]) -> None:
     """An executor whose threads are all blocked by others' callbacks."""
 
 
-def test_l8_whoever_waits_is_woken_by_the_cancel_itself_though_no_callback_can_run() -> None:
+def test_l8_a_waiter_is_woken_by_the_cancel_itself_though_no_callback_can_run() -> None:
     async def scene() -> None:
         token = CancelToken(never)
         pending = Pending(token)

@@ -73,7 +73,7 @@ def test_l2_a_spawn_that_a_stop_refused_before_its_permit_was_durable_is_not_mad
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l6_a_result_that_is_in_the_cell_stands_where_the_calls_actor_fails_before_it_tells(seed: int) -> None:
+def test_l6_a_result_that_is_in_the_cell_stands_where_the_calls_actor_fails_before_its_report(seed: int) -> None:
     with World(seed) as world:
         run = world.answer("s", message("a", "write=1 say=1"))
         in_cell = world.run(lambda: any(a._permit.cell.state is CellState.FINISHED for a in world.actors(ToolActor)))
@@ -86,7 +86,7 @@ def test_l6_a_result_that_is_in_the_cell_stands_where_the_calls_actor_fails_befo
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l6_after_a_crash_the_model_is_told_what_a_call_had_printed(seed: int) -> None:
+def test_l6_after_a_crash_the_model_gets_what_a_call_had_printed(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "run=60,output=4"))
         assert world.run(lambda: len(of(world, "tool.output")) >= 2)
@@ -188,7 +188,7 @@ def test_l6_a_call_that_is_given_up_while_it_waits_for_the_barrier_never_starts(
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_l5_of_a_stop_and_a_given_up_call_the_first_is_the_cause_and_the_agent_is_told_once(seed: int) -> None:
+def test_l5_of_a_stop_and_a_given_up_call_the_first_is_the_cause_and_the_agent_is_cancelled_once(seed: int) -> None:
     agent = Caller("write", seconds=9.0)
     with World(seed, agents={"scripted": agent}) as world:
         run = world.answer("s", message("a", "go"))
@@ -265,7 +265,7 @@ def test_l6_a_result_that_is_in_the_cell_stands_where_the_agent_gives_up_before_
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("who", [RunActor, ToolActor, SessionActor])
-def test_l7_giving_a_call_up_waits_for_nobody_who_is_gone(seed: int, who: type[Actor]) -> None:
+def test_l7_giving_a_call_up_does_not_wait_for_an_actor_that_is_gone(seed: int, who: type[Actor]) -> None:
     agent = Caller("write", seconds=9.0)
     with World(seed, agents={"scripted": agent}) as world:
         run = world.answer("s", message("a", "go"))
@@ -294,7 +294,7 @@ def test_a_cancel_that_comes_again_and_again_does_not_send_the_agent_on_before_t
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_of_several_who_wait_for_one_call_each_may_go_and_another_call_is_not_touched(seed: int) -> None:
+def test_each_of_several_waiters_for_one_call_may_leave_and_another_call_is_not_touched(seed: int) -> None:
     results: list[object] = []
 
     async def agent(turn: AsyncTurn) -> None:

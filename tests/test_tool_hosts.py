@@ -101,9 +101,7 @@ def test_l7_the_deadline_of_the_call_passes_while_the_permit_is_under_way(seed: 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["its request waits", "it is about to be reserved"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_l14_a_host_is_a_spare_again_if_the_runs_actor_ends_before_it_hears_who_asks_for_it(
-    seed: int, waits: bool
-) -> None:
+def test_l14_a_host_is_a_spare_again_if_the_runs_actor_ends_before_it_gets_the_request(seed: int, waits: bool) -> None:
     with hosted(seed) as world:
         assert world.hosts is not None
         world.answer("s", message("a", "proc=5"))
@@ -168,7 +166,7 @@ def test_l12_after_a_crash_of_the_daemon_it_is_proven_dead(seed: int) -> None:
         next_call_works(world)
 
 
-def test_l3_a_host_that_a_call_was_not_told_of_may_be_the_next_calls_and_is_that_ones_alone() -> None:
+def test_l3_a_host_that_was_not_sent_its_call_may_be_the_next_calls_and_is_that_ones_alone() -> None:
     driver = Driver()
     answer = driver.request(message("a", "two calls"))
     assert isinstance(answer, Accepted)

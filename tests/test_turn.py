@@ -62,7 +62,7 @@ async def begun(work: Any, told: list[Any]) -> asyncio.Task[Any]:
     return task
 
 
-def test_what_steering_brings_is_in_the_thread_though_nobody_waits_any_more() -> None:
+def test_what_steering_brings_is_in_the_thread_though_its_waiter_has_left() -> None:
     async def scene() -> None:
         parent = Parent()
         turn = AsyncTurn(parent.core)

@@ -92,7 +92,7 @@ def test_l3_a_tree_that_its_warden_is_still_ending_keeps_its_ledger_until_it_is_
     b.assert_nobody_left()
 
 
-def test_a_spawn_that_nobody_came_for_and_one_that_ended_leave_no_ledger(b: Bench) -> None:
+def test_a_spawn_without_an_owner_and_one_that_ended_leave_no_ledger(b: Bench) -> None:
     boot = procfs.boot_id()
     leave(b, "unborn", sent(boot))
     leave(b, "ended", sent(boot), SPAWNING, STARTED, {**ledger.fold([]), "word": "empty", "proven": True, "at": 3.0})
@@ -101,7 +101,7 @@ def test_a_spawn_that_nobody_came_for_and_one_that_ended_leave_no_ledger(b: Benc
     until(lambda: not ledgers(b), "none is left")
 
 
-def test_an_actor_that_asks_for_a_tree_after_all_is_told_and_the_ledger_is_that_actors(b: Bench) -> None:
+def test_an_actor_that_asks_for_a_tree_after_all_gets_it_and_its_ledger(b: Bench) -> None:
     with daemon(b, b.options["layers"]) as victim:
         pid = spawn(victim, "spare")
         with b.stopped(b.warden_of(pid)):

@@ -136,7 +136,7 @@ def test_l3_after_kill_9_of_the_daemon_everything_is_dead_and_the_ledger_says_so
         until(lambda: procfs.stat(warden) is None and procfs.stat(zygote) is None, "warden and zygote are gone")
 
 
-def test_l3_after_the_daemons_death_nobody_is_asked_to_end_and_all_are_killed(b: Bench) -> None:
+def test_l3_after_the_daemons_death_all_processes_are_killed_without_sigterm(b: Bench) -> None:
     with daemon(b) as victim:
         # It would go on after a SIGTERM, and say so.
         victim.spawn("trap 'echo asked' TERM; sleep 1000 & echo up; while :; do wait; done")
@@ -202,7 +202,7 @@ def test_adopting_waits_for_a_warden_that_is_still_ending_its_tree(b: Bench) -> 
 
 
 @pytest.mark.parametrize("both", [False, True])
-def test_l3_a_warden_that_somebody_stopped_does_not_outlive_its_daemon(b: Bench, both: bool) -> None:
+def test_l3_a_warden_that_was_stopped_by_sigstop_does_not_outlive_its_daemon(b: Bench, both: bool) -> None:
     with daemon(b) as victim:
         victim.spawn("trap '' TERM; echo up; while :; do sleep 0.05; done")
         pid = int(victim.line().split()[1])
@@ -363,7 +363,7 @@ def test_l3_a_command_that_may_have_been_spawned_is_not_said_to_be_never_spawned
     assert (ended.how, ended.proven) == (How.ABANDONED, False)
 
 
-def test_l3_nobody_outlives_a_restart_of_the_machine(b: Bench) -> None:
+def test_l3_no_process_outlives_a_restart_of_the_machine(b: Bench) -> None:
     leave(b, "x", sent("another-boot"), SPAWNING, STARTED)
     ended = adopted(b, "x").ended("x")
     assert (ended.how, ended.proven) == (How.ABANDONED, True)
@@ -391,7 +391,7 @@ def test_l3_after_a_restart_of_the_machine_a_missing_ledger_does_not_say_never_s
     assert adopted(b, "x").ended("x").note == "never spawned"
 
 
-def test_l3_a_ledger_nobody_came_for_is_taken_back(b: Bench) -> None:
+def test_l3_a_ledger_without_a_warden_is_taken_back(b: Bench) -> None:
     left = leave(b, "x", sent(procfs.boot_id()))
     ended = adopted(b, "x").ended("x")
     assert (ended.how, ended.proven, ended.note) == (How.NOT_STARTED, True, "never spawned")
@@ -492,7 +492,7 @@ def kill_a_stranger(b: Bench, layers: Collection[str]) -> tuple[str, list[str]]:
 
 
 @needs_root
-def test_l3_who_refuses_a_signal_is_named_and_the_ladder_goes_on(b: Bench) -> None:
+def test_l3_a_process_that_refuses_a_signal_is_named_and_the_ladder_continues(b: Bench) -> None:
     verdict, (remaining,) = kill_a_stranger(b, NO_CGROUP)
     assert verdict.startswith("abandoned False 2 could not be killed: python")
     note = "SIGKILL was refused: Operation not permitted; it is of user 65534"
@@ -565,7 +565,7 @@ os.kill(keep, signal.SIGKILL)
 """
 
 
-def test_l3_a_crowd_is_stopped_as_one_and_then_killed_and_who_is_spared_is_not_touched() -> None:
+def test_l3_a_crowd_is_stopped_as_one_and_then_killed_and_a_spared_process_is_not_touched() -> None:
     done = subprocess.run(
         [sys.executable, "-c", FREEZE],
         env={"PYTHONPATH": str(ROOT)},
@@ -645,7 +645,7 @@ os.waitpid(lives, 0)
 """
 
 
-def test_l5_who_had_ended_and_is_not_reaped_is_not_said_to_have_been_signalled(path: Path) -> None:
+def test_l5_a_process_that_had_ended_and_is_not_reaped_is_not_reported_as_signalled(path: Path) -> None:
     argv = [sys.executable, "-c", ENDED, str(path.with_name("ended.ledger"))]
     done = subprocess.run(argv, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=30, check=False)
     asked = "['SIGTERM', 'SIGCONT']"
@@ -677,7 +677,7 @@ def test_l3_a_tree_that_cannot_be_stopped_is_killed_as_it_is_after_a_bound(monke
             process.wait()
 
 
-def test_l3_where_nobody_is_to_be_killed_nobody_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_l3_where_no_process_is_to_be_killed_none_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as below one that may not be signalled, who goes on to have others do his work."""
     sleeper = subprocess.Popen(["sleep", "1000"])
     killing = Killing()
@@ -692,7 +692,7 @@ def test_l3_where_nobody_is_to_be_killed_nobody_is_stopped(monkeypatch: pytest.M
         sleeper.wait()
 
 
-def test_l3_a_command_begins_with_its_exec_and_nobody_below_it_began_before() -> None:
+def test_l3_a_command_begins_with_its_exec_and_no_process_below_it_began_before() -> None:
     me = procfs.stat(os.getpid())
     assert me is not None
     before, after = me.started_at - 100.0, me.started_at + 100.0

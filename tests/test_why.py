@@ -73,7 +73,7 @@ def test_a_story_has_the_messages_that_a_run_left_and_the_one_that_took_over(sta
 
 
 @pytest.mark.parametrize("step_s", [-3600.0, 3600.0])
-def test_a_story_is_told_in_the_order_of_the_log_though_the_clock_was_set_meanwhile(step_s: float) -> None:
+def test_events_are_printed_in_the_order_of_the_log_though_the_clock_was_set_meanwhile(step_s: float) -> None:
     kinds = ["message", "run.started", "session.fenced", "run.status", "session.fenced", "run.status"]
     # It was set between the start of the run and its end.
     events = [
@@ -91,7 +91,7 @@ def test_a_story_is_told_in_the_order_of_the_log_though_the_clock_was_set_meanwh
     assert told[place + 1].seq == 5
 
 
-def test_the_start_of_a_run_is_told_with_the_code_that_its_host_had() -> None:
+def test_the_start_of_a_run_is_printed_with_the_version_of_the_code_that_its_host_had() -> None:
     data = {"agent": "mine", "inputs": ["m1"]}
     events = [
         Event(seq, SESSION, seq, f"r{seq}", "run.started", {**data, **more}, 1e6)

@@ -33,7 +33,7 @@ def test_a_stop_arrives_as_it_was_asked_for(kind: type[StopBody | StopAllBody | 
     assert {"source", "reason", "id"} <= {*sent}
 
 
-def test_a_stop_of_a_session_loses_nothing_but_who_asked_which_the_server_knows() -> None:
+def test_a_stop_of_a_session_is_sent_whole_but_for_its_requester_which_the_server_knows() -> None:
     sent = structs.asdict(StopBody.of(STOP))
     sent.pop("wait_s")
     assert Stop(**sent) == STOP

@@ -56,7 +56,7 @@ def test_a_command_begins_where_the_supervisor_is_wherever_that_goes(b: Bench, h
     assert says(b, "p3", cwd="here") == str(here)
 
 
-def test_where_that_was_removed_commands_go_on_in_an_empty_directory(b: Bench, here: Path, state: Path) -> None:
+def test_where_that_was_removed_commands_run_in_an_empty_directory(b: Bench, here: Path, state: Path) -> None:
     assert says(b, "p1") == str(here)
     here.rmdir()
     assert says(b, "p2") == str(state / "workplace")

@@ -194,7 +194,7 @@ def test_l13_of_trees_lost_together_one_that_cannot_be_killed_holds_up_no_other(
 
 
 @needs_freezer
-def test_l3_of_trees_lost_together_none_is_called_gone_while_somebody_may_be_of_any(tmp_path: Path) -> None:
+def test_l3_of_trees_lost_together_none_is_called_gone_while_a_process_may_be_of_any(tmp_path: Path) -> None:
     with bench(tmp_path, layers=NO_CGROUP, give_up_s=60.0) as b:
         pid = kept_alive(b, "(setsid env -i sleep 1000 &);")
         with frozen(pid):
@@ -307,7 +307,7 @@ def test_l3_a_command_that_ended_before_its_warden_was_killed_keeps_its_own_stat
     b.assert_nobody_left()
 
 
-def test_l3_a_warden_that_somebody_has_stopped_is_replaced_by_the_zygote(tmp_path: Path) -> None:
+def test_l3_a_warden_that_was_stopped_by_sigstop_is_replaced_by_the_zygote(tmp_path: Path) -> None:
     with bench(tmp_path, kill_s=2.0) as b:
         b.sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
         b.owner.wait_text("ready")
@@ -419,7 +419,7 @@ def test_l3_with_warden_and_zygote_both_killed_the_cgroup_is_the_proof(b: Bench)
 
 @needs_cgroups
 @pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
-def test_l3_what_nobody_could_end_at_first_is_proven_gone_when_it_is(tmp_path: Path) -> None:
+def test_l3_a_process_that_could_not_be_ended_at_first_is_proven_gone_when_it_is(tmp_path: Path) -> None:
     with bench(tmp_path, give_up_s=60.0) as b:
         b.sh("echo up; exec sleep 1000")
         b.owner.wait_text("up")
@@ -538,7 +538,7 @@ def test_l3_a_spare_warden_does_not_outlive_its_zygote(b: Bench) -> None:
     assert b.owner.ended().status == 0
 
 
-def test_l3_what_a_spare_warden_has_ready_ends_with_it_also_where_nobody_inherits_it(b: Bench) -> None:
+def test_l3_a_child_that_a_spare_warden_has_ready_ends_with_it_also_while_the_zygote_is_stopped(b: Bench) -> None:
     zygote = b.zygote_pid()
     spare = spare_of(zygote)
     until(lambda: len(procfs.children(spare)) == 2, "a process that waits, and one that keeps its memory")
@@ -607,7 +607,7 @@ print("left:", procfs.own_children())
 """
 
 
-def test_l3_a_preforked_child_that_is_dismissed_before_it_has_named_its_memory_holder_leaves_nobody() -> None:
+def test_l3_a_preforked_child_that_is_dismissed_before_it_has_named_its_memory_holder_leaves_no_process() -> None:
     package = str(Path(zygote_handle.__file__).parents[1])
     command = [sys.executable, "-I", "-S", "-c", HASTY, package]
     assert subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True).stdout == "left: []\n"

@@ -152,7 +152,7 @@ def test_l11_messages_that_race_passivation_are_answered_as_if_there_were_none(k
     gone(session)
 
 
-def test_l11_a_subscription_goes_on_while_its_session_leaves_and_comes_back(kit: Kit) -> None:
+def test_l11_a_subscription_continues_while_its_session_leaves_memory_and_is_read_again(kit: Kit) -> None:
     session = kit.session(speak, passivate_s=SOON_S)
     listener = Listener(session)
     for number in range(3):

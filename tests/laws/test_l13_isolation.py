@@ -40,7 +40,7 @@ def only(actor: type[Any]) -> ActorRef[Any]:
 
 @pytest.mark.parametrize("how", ["poison", "stop"])
 @pytest.mark.parametrize("actor", ACTORS)
-def test_l13_when_an_actor_dies_what_it_owned_is_ended_and_told_and_the_session_goes_on(
+def test_l13_when_an_actor_dies_what_it_owned_is_ended_and_reported_and_the_session_continues(
     kit: Kit, actor: type[Any], how: str
 ) -> None:
     session = kit.session()
@@ -206,7 +206,7 @@ def test_l13_what_an_agent_emits_wrongly_is_its_own_error(kit: Kit) -> None:
     assert [type(error) for error in errors] == [Invalid] * 3
 
 
-def test_l13_a_subscriber_that_raises_or_is_dropped_disturbs_nobody(kit: Kit) -> None:
+def test_l13_a_subscriber_that_raises_or_is_dropped_disturbs_no_other(kit: Kit) -> None:
     def agent(turn: Turn) -> None:
         for _ in range(100):
             turn.emit("x")
@@ -250,7 +250,7 @@ def test_l13_a_session_that_fails_too_often_is_quarantined_and_still_takes_stop(
     settled(other)
 
 
-def test_l13_a_message_that_nobody_knows_hurts_no_actor(kit: Kit) -> None:
+def test_l13_a_message_of_an_unknown_type_fails_no_actor(kit: Kit) -> None:
     session = kit.session(lambda turn: turn.cancel_token.wait())
     run_id = say(session)
     until(lambda: ActorRegistry.get_by_class(RunActor), "the run's actor")

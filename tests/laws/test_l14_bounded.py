@@ -155,7 +155,7 @@ def test_l14_an_agent_that_says_very_much_is_heard_in_full(kit: Kit) -> None:
     assert said == "".join(f"{number}\n" for number in range(20_000))
 
 
-def test_l14_a_slow_subscriber_slows_nobody_and_misses_nothing(kit: Kit) -> None:
+def test_l14_a_slow_subscriber_slows_no_other_and_misses_nothing(kit: Kit) -> None:
     gate = kit.gate()
     slow_events = []
 

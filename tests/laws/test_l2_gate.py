@@ -118,7 +118,7 @@ def test_l2_a_result_that_was_in_the_cell_before_the_fence_is_finished(
     assert [(message.outcome, message.content) for message in results] == [("finished", "in time")]
 
 
-def test_l2_the_deadline_of_a_call_closes_it_and_the_run_goes_on(kit: Kit) -> None:
+def test_l2_the_deadline_of_a_call_closes_it_and_the_run_continues(kit: Kit) -> None:
     got: list[ToolResult] = []
 
     inside = kit.gate()
@@ -198,7 +198,7 @@ def test_l2_a_call_that_waits_for_the_barrier_is_void_after_a_stop(kit: Kit) -> 
     assert receipt.complete
 
 
-def test_l2_a_call_goes_on_when_the_barrier_opens(kit: Kit) -> None:
+def test_l2_a_call_that_waits_starts_when_the_barrier_opens(kit: Kit) -> None:
     order: list[str] = []
     inside, gate = threading.Event(), kit.gate()
 

@@ -106,7 +106,7 @@ def test_l3_a_command_that_cannot_be_killed_is_one_row_too(kit: Kit) -> None:
 
 
 @pytest.mark.skipif(not os.access(FREEZER / "tasks", os.W_OK), reason="no freezer to put a process into state D with")
-def test_l3_who_cannot_be_killed_is_named_at_the_deadline_and_proven_gone_later(kit: Kit) -> None:
+def test_l3_a_process_that_cannot_be_killed_is_named_at_the_deadline_and_proven_gone_later(kit: Kit) -> None:
     # What is told later than the deadline amends the receipt; here the warden has time to tell it before.
     session = kit.session(kill_s=5.0)
     run_id = say(session, kit.script("sleep 60 & echo $!; wait"))

@@ -312,7 +312,7 @@ def test_l4_steering_is_handed_over_once_and_is_in_the_thread(kit: Kit) -> None:
     assert session.run(run_id).inputs[-1] == accepted.message_id
 
 
-def test_l4_steering_that_nobody_pulled_waits_on_in_its_place(kit: Kit) -> None:
+def test_l4_steering_that_the_run_did_not_ask_for_keeps_its_place_in_the_queue(kit: Kit) -> None:
     gate = kit.gate()
 
     def agent(turn: Turn) -> None:
@@ -512,7 +512,7 @@ def test_l4_reject_names_the_active_run(kit: Kit) -> None:
     assert len(inputs) == 1
 
 
-def test_l4_messages_that_are_told_to_a_session_that_dies_are_not_lost(kit: Kit) -> None:
+def test_l4_messages_that_are_sent_to_a_session_that_dies_are_not_lost(kit: Kit) -> None:
     session = kit.session(echo)
     say(session, "zero")
     sent = [message(str(number), policy="enqueue") for number in range(200)]

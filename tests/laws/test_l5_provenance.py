@@ -168,12 +168,12 @@ def test_l5_an_empty_or_unknown_cause_cannot_be_constructed(fields: dict[str, An
 
 
 @pytest.mark.parametrize("source", ["supervisor.shutdown", "session.new_message", "actor.failure", "run.deadline"])
-def test_l5_nobody_outside_can_claim_an_inside_source(source: str) -> None:
+def test_l5_a_request_from_outside_cannot_claim_an_inside_source(source: str) -> None:
     with pytest.raises(Invalid):
         Stop(source=source, reason="pretending")
 
 
-def test_l5_a_processs_end_by_a_stop_is_told_with_its_signals(kit: Kit) -> None:
+def test_l5_the_end_of_a_process_by_a_stop_is_reported_with_its_signals(kit: Kit) -> None:
     session = kit.session()
     run_id = say(session, kit.script("sleep 60; :"))
     until(lambda: len(kit.alive()) >= 2)
@@ -311,7 +311,7 @@ def test_l5_a_queued_run_that_ends_without_starting_names_its_end(kit: Kit) -> N
 
 
 @pytest.mark.parametrize("when", ["at once", "when it has failed again"])
-def test_l5_what_a_failing_store_has_ended_keeps_that_cause_though_somebody_stops_it_then(
+def test_l5_a_run_that_a_failing_store_has_ended_keeps_that_cause_after_a_later_stop(
     kit: Kit, faults: StoreFaults, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The run is over, its tree is dead, and then a person stops it: the first cause stands, and so does the answer."""

@@ -81,7 +81,7 @@ def test_l6_the_thread_is_valid_input_after_every_single_event(kit: Kit) -> None
         check_anthropic(render_anthropic(thread.messages()))
 
 
-def test_l6_partial_text_is_kept_and_marked_and_the_model_is_told_who_stopped(kit: Kit) -> None:
+def test_l6_partial_text_is_kept_and_marked_and_a_note_names_who_stopped(kit: Kit) -> None:
     def speak(turn: Turn) -> None:
         for word in ("The ", "answer ", "is"):
             turn.emit(word)
@@ -109,7 +109,7 @@ def test_l6_a_run_that_said_nothing_gets_no_text(kit: Kit) -> None:
     assert [m.role for m in session.thread()] == ["user", "note"]
 
 
-def test_l6_each_call_has_one_result_that_tells_the_truth(kit: Kit) -> None:
+def test_l6_each_call_has_one_result_and_it_is_true(kit: Kit) -> None:
     inside = threading.Event()
 
     @tool(isolation="thread")

@@ -224,7 +224,9 @@ def test_l7_no_run_is_left_open_by_a_shutdown(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-def test_l7_what_was_told_to_end_and_did_is_cancelled_and_what_failed_meanwhile_has_raised(kit: Kit, kind: str) -> None:
+def test_l7_a_part_that_ends_at_its_cancel_is_cancelled_and_one_that_fails_meanwhile_has_raised(
+    kit: Kit, kind: str
+) -> None:
     inside, broke = threading.Semaphore(0), threading.Semaphore(0)
 
     @tool(isolation="thread")
@@ -266,7 +268,7 @@ def test_l7_what_was_told_to_end_and_did_is_cancelled_and_what_failed_meanwhile_
     assert [row.note for row in receipt.rows if row.how is How.CANCELLED] == ["", ""]
 
 
-def test_l7_a_plain_agent_that_was_told_to_end_and_did_is_cancelled(kit: Kit) -> None:
+def test_l7_a_plain_agent_that_ends_at_its_cancel_is_cancelled(kit: Kit) -> None:
     session = kit.session(lambda turn: turn.call("shell", script="sleep 60"))
     run_id = say(session)
     until(lambda: any(event.kind == "process.started" for event in log(session)), "the command runs")

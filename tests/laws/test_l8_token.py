@@ -253,7 +253,7 @@ def test_l8_a_callback_added_after_the_cancel_runs_and_one_taken_back_does_not(k
     assert tokens[0].provenance.source == "user.test"
 
 
-def test_l8_an_async_tool_is_told_too(kit: Kit) -> None:
+def test_l8_an_async_tool_is_cancelled_too(kit: Kit) -> None:
     seen: list[Provenance | None] = []
     inside = threading.Event()
 
@@ -408,7 +408,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.__name__)
-def test_l8_an_async_agent_is_told_of_its_end_once_by_the_class_itself(
+def test_l8_an_async_agent_is_cancelled_once_by_cancelled_error_itself(
     kit: Kit, shape: Callable[[AsyncTurn], Awaitable[None]]
 ) -> None:
     told: dict[str, Told] = {}
@@ -435,7 +435,7 @@ def test_l8_an_async_agent_is_told_of_its_end_once_by_the_class_itself(
     assert [None if one is None else one.reason for one in by] == [None, "enough"] * 5
 
 
-def test_l8_a_door_that_tells_first_is_the_one_that_tells(kit: Kit) -> None:
+def test_l8_a_method_of_the_turn_that_raises_first_is_the_only_one_that_cancels(kit: Kit) -> None:
     told, gate = Told(), kit.gate()
 
     async def agent(turn: AsyncTurn) -> None:
@@ -455,7 +455,7 @@ def test_l8_a_door_that_tells_first_is_the_one_that_tells(kit: Kit) -> None:
 
 
 @pytest.mark.parametrize("way", ["token", "spawn", "process", "hand over", "elsewhere"])
-def test_l8_a_task_tool_is_told_of_its_end_once_by_the_class_itself(kit: Kit, way: str) -> None:
+def test_l8_a_task_tool_is_cancelled_once_by_cancelled_error_itself(kit: Kit, way: str) -> None:
     told, gate = Told(), kit.gate()
 
     @tool(isolation="task")
@@ -518,7 +518,7 @@ def test_l8_a_clean_up_that_takes_longer_than_the_grace_is_not_cut(kit: Kit) -> 
     assert session.receipt(run_id, timeout=WAIT_S).complete
 
 
-def test_l8_a_task_of_the_agents_own_is_told_too_and_a_time_limit_is_told_apart(kit: Kit) -> None:
+def test_l8_a_task_of_the_agents_own_is_cancelled_too_and_a_time_limit_is_no_cancel(kit: Kit) -> None:
     other, seen, inside = Told(), list[object](), threading.Event()
 
     async def calls(turn: AsyncTurn) -> None:
@@ -580,7 +580,7 @@ def test_l8_what_plain_code_raises_comes_out_of_a_thread_as_a_cancellation(kit: 
     assert seen == [True, provenance, provenance]
 
 
-def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(kit: Kit) -> None:
+def test_l8_the_token_of_a_plain_tool_is_cancelled_when_its_call_is_given_up_and_the_run_continues(kit: Kit) -> None:
     told: list[RunCancelled] = []
     over = threading.Event()
 
@@ -623,7 +623,9 @@ def test_l8_a_plain_tool_is_told_that_its_call_was_given_up_and_the_run_goes_on(
 
 @pytest.mark.parametrize("says", [False, True], ids=["waits", "emits"])
 @pytest.mark.parametrize("depth", [0, 1, 2, 3, 9])
-def test_l8_a_task_in_nested_groups_is_told_once_and_its_clean_up_is_not_cut(kit: Kit, depth: int, says: bool) -> None:
+def test_l8_a_task_in_nested_groups_is_cancelled_once_and_its_clean_up_is_not_cut(
+    kit: Kit, depth: int, says: bool
+) -> None:
     """The groups pass the cancel of the agent's task on, a level at a time; a door could be ahead of them."""
     told: list[str] = []
     inside = threading.Event()

@@ -16,7 +16,7 @@ def hold(turn: Turn) -> None:
     turn.cancel_token.raise_if_cancelled()
 
 
-def test_l9_a_stop_for_a_run_that_is_over_harms_nobody(kit: Kit) -> None:
+def test_l9_a_stop_for_a_run_that_is_over_changes_no_other_run(kit: Kit) -> None:
     session = kit.session(hold)
     first = say(session, "one")
     second = say(session, "two")
