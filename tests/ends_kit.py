@@ -222,8 +222,21 @@ def _is_stubborn(pid: int) -> bool:
     if b"resource_tracker" in command:
         # The helper of multiprocessing ignores SIGTERM, and ends when nobody needs it.
         return False
+    if _is_fork_of_a_shell(status, command):
+        return False
     ignored = next((line for line in status.splitlines() if line.startswith("SigIgn:")), "SigIgn: 0")
     return bool(int(ignored.split()[1], 16) & SIGTERM_BIT)
+
+
+def _is_fork_of_a_shell(status: str, command: bytes) -> bool:
+    """True for a shell's own fork: it inherits what the shell ignores, and ends when it has begun a command."""
+    fields = dict(line.split(":", 1) for line in status.splitlines())
+    if fields["Name"].strip() not in ("sh", "dash", "bash"):
+        return False
+    try:
+        return Path(f"/proc/{fields['PPid'].strip()}/cmdline").read_bytes() == command
+    except OSError:
+        return False
 
 
 def check_receipt(receipt: Receipt, seen: Seen) -> None:
