@@ -117,6 +117,13 @@ class Executor(Protocol):
     def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
         """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""
 
+    def token(self, key: str) -> CancelToken | None:
+        """Return the token of an execution that was started and not forgotten; None if there is none.
+
+        A session that is read again gets it back here, with the effects that have begun behind its guards: they are on
+        record only with the end.
+        """
+
     def forget(self, key: str) -> None:
         """Forget an execution whose end has been handled."""
 
@@ -433,7 +440,7 @@ class Snapshot(Struct, frozen=True):
     handed_over: hosts that a later run has taken back, as each of `runs` had handed them over (`as_handed_over`).
     receipts: of the late runs; and those of `pending` that are filed, and not complete.
     requests: the oldest first.
-    said: ids of those `runs` that have text or a call on record.
+    acted: ids of those `runs` that have a text, a block, a call or a save on record.
     fates: of each message that no longer waits.
     over: the receipt id of every other run.
     pending: the receipts that wait for process trees of the session, as they were before they were filed.
@@ -454,7 +461,7 @@ class Snapshot(Struct, frozen=True):
     receipts: tuple[Receipt, ...] = ()
     waiting: tuple[WaitingRow, ...] = ()
     requests: tuple[RequestRow, ...] = ()
-    said: frozenset[str] = frozenset()
+    acted: frozenset[str] = frozenset()
     fates: dict[str, Fate] = field(default_factory=dict)
     over: dict[str, str] = field(default_factory=dict)
     pending: tuple[Receipt, ...] = ()

@@ -2,7 +2,7 @@
 
 Theory of operation. A session has one open run, and only an open run may save. So what a run changes comes after all
 that the runs before it have changed, and a rollback goes back to the map from before the run that saved last. A run
-that is tried again counts as one with the run that tries it.
+that has saved something is not tried again.
 
 A map is never changed in place: whoever has one keeps it as it was.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from actors.events import EventData, EventKind, MessageRetractedData, RunStartedData, SessionStateData, data_of
+from actors.events import EventData, EventKind, MessageRetractedData, SessionStateData, data_of
 from actors.model import Event, JsonObject
 
-KINDS: Final = frozenset({EventKind.SESSION_STATE, EventKind.MESSAGE_RETRACTED, EventKind.RUN_STARTED})
+KINDS: Final = frozenset({EventKind.SESSION_STATE, EventKind.MESSAGE_RETRACTED})
 """The kinds of events that concern it: a fold of the log may skip all others."""
 
 _NOTHING: Final[JsonObject] = {}
@@ -52,7 +52,5 @@ class Saved:
                 self._of[data.agent] = changed(self.of(data.agent), data.changes)
             case MessageRetractedData() if data.run_id == self._run:
                 self._of, self._run = self._before, None
-            case RunStartedData() if data.retry_of is not None and data.retry_of == self._run:
-                self._run = event.run_id
             case _:
                 pass

@@ -181,6 +181,12 @@ class ThreadExecutor:
         execution.adopt(owner)
         return True
 
+    def token(self, key: str) -> CancelToken | None:
+        """See `actors.ports.Executor.token`."""
+        with self._lock:
+            execution = self._executions.get(key) or _ON_THREADS.get(key)
+        return None if execution is None else execution.token
+
     def forget(self, key: str) -> None:
         """Forget an execution whose end has been handled."""
         with self._lock:

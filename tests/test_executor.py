@@ -207,6 +207,28 @@ def test_an_actor_that_adopts_gets_the_end_whenever_it_came_and_a_forgotten_exec
     assert not executor.adopt("never there", heir.ref)
 
 
+def test_the_token_of_an_execution_is_there_until_it_is_forgotten_also_in_the_next_executor(
+    executor: ThreadExecutor,
+) -> None:
+    owner, token, leave = Owner(), CancelToken(lambda callback: None), threading.Event()
+    assert executor.token("x") is None
+    executor.start("x", "x", Isolation.THREAD, lambda: leave.wait(WAIT_S), owner.ref, token)
+    assert executor.token("x") is token
+    clock = SystemClock()
+    following = ThreadExecutor(clock)
+    try:
+        # The thread outlives the executor that started it.
+        assert following.token("x") is token
+    finally:
+        following.close(WAIT_S)
+        clock.close()
+    leave.set()
+    assert owner.next().key == "x"
+    assert executor.token("x") is token, "its end may not be on record"
+    executor.forget("x")
+    until(lambda: executor.token("x") is None)
+
+
 def test_l14_of_two_that_come_together_for_the_last_thread_one_gets_it(
     executor: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

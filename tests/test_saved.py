@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from actors import AsyncTurn, Delete, TooLarge, Turn
-from actors.events import EventData, MessageRetractedData, RunStartedData, SessionStateData
+from actors.events import EventData, MessageRetractedData, SessionStateData
 from actors.model import Event, JsonObject
 from actors.protocol.saves import SAVED_MAX_BYTES
 from actors.saved import Saved
@@ -218,7 +218,6 @@ def changes(agent: str, **made: Any) -> SessionStateData:
 
 
 UNDONE = MessageRetractedData(run_id="r2", ids=())
-STARTED = RunStartedData(agent="one", retry_of="r2")
 
 
 def test_each_agent_has_a_state_of_its_own() -> None:
@@ -228,17 +227,6 @@ def test_each_agent_has_a_state_of_its_own() -> None:
 
 def test_a_rollback_of_a_run_that_saved_nothing_undoes_nothing() -> None:
     assert folded(("r1", changes("one", a=1)), ("r2", UNDONE)).of("one") == {"a": 1}
-
-
-def test_a_rollback_of_a_run_that_tries_another_again_undoes_what_both_saved() -> None:
-    tried: list[tuple[str, EventData]] = [
-        ("r1", changes("one", a=1)),
-        ("r2", changes("one", a=2)),
-        ("r3", STARTED),
-        ("r3", changes("one", a=3)),
-    ]
-    assert folded(*tried).of("one") == {"a": 3}
-    assert folded(*tried, ("r3", MessageRetractedData(run_id="r3", ids=()))).of("one") == {"a": 1}
 
 
 def test_a_state_that_was_read_stays_as_it_was() -> None:

@@ -1597,7 +1597,7 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
                     "receipts",
                     "waiting",
                     "requests",
-                    "said",
+                    "acted",
                     "fates",
                     "over",
                     "told_durable",

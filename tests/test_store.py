@@ -182,7 +182,7 @@ def test_l12_what_was_committed_is_there_after_a_restart(path: Path) -> None:
         assert snapshot.processes == (process,)
         assert snapshot.waiting == (waiting,)
         assert snapshot.requests == (request,)
-        assert snapshot.said == frozenset({"r1"})
+        assert snapshot.acted == frozenset({"r1"})
         assert [message.content for message in snapshot.thread.messages()] == ["é\x00b"]
     finally:
         assert second.close(PATIENCE_S)
@@ -199,7 +199,7 @@ def test_rows_are_upserts_and_what_waits_no_longer_goes(store: SqliteStore) -> N
     write(store, batch(2, runs=(done,), unwaiting=("m1",), processes=(ended,)))
     snapshot = load(store)
     assert snapshot.waiting == (second,)
-    assert (snapshot.runs, snapshot.processes, snapshot.said) == ((), (), frozenset())
+    assert (snapshot.runs, snapshot.processes, snapshot.acted) == ((), (), frozenset())
     assert snapshot.over == {"r1": "rcpt_r1"}
     assert store.reader.runs("s") == [done]
 
@@ -255,7 +255,26 @@ def test_a_snapshot_says_what_became_of_each_message(store: SqliteStore) -> None
     write(store, batch(1, events=events, runs=(run_info("r1"),)))
     snapshot = load(store)
     assert snapshot.fates == {"m1": "input", "m2": "returned"}
-    assert snapshot.said == frozenset()
+    assert snapshot.acted == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "acted"),
+    [
+        ("text", {"text": "a"}, True),
+        ("block", {"answer": "ans_1", "data": {"type": "thinking"}}, True),
+        ("tool.requested", {"call_id": "c1", "tool": "t", "arguments": {}}, True),
+        ("session.state", {"agent": "a", "changes": {"k": 1}}, True),
+        ("run.started", {"agent": "a", "inputs": []}, False),
+    ],
+)
+def test_what_a_run_has_said_called_or_saved_is_read_as_what_it_has_done(
+    store: SqliteStore, kind: str, data: dict[str, Any], acted: bool
+) -> None:
+    write(store, batch(1, events=(Event(1, "s", 1, "r1", kind, data, 1.0),), runs=(run_info("r1"),)))
+    snapshot = load(store)
+    assert snapshot.left_out == ()
+    assert snapshot.acted == (frozenset({"r1"}) if acted else frozenset())
 
 
 def test_l7_of_a_run_with_something_left_all_that_has_ended_is_read_too(store: SqliteStore) -> None:

@@ -3,7 +3,8 @@
 Theory of operation. Entering a guard is one compare-and-set under the lock of its token, as is the cancel. So either
 the guard is entered first, and the effect counts as begun, or the cancel is first, and the effect does not take place.
 The compare-and-set is the last step before the effect. What has begun is kept in memory, and goes on record with the
-end of the call, or with that of the run.
+end of the call, or with that of the run. The token is kept with the execution: so a failure of the store, or of an
+actor, forgets nothing of it; a crash of the daemon does.
 
 A loop may enter a guard a million times. So effects are counted by name, and beyond a number of names together.
 """

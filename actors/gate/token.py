@@ -126,8 +126,7 @@ class CancelToken:
         If a fence is first, or the call has its result, entering it raises RunCancelled, and the effect does not take
         place. Else the effect counts as begun: the end of the call, or that of the run, is on record with its name, and
         with whether the block was left without an exception. Nothing is written before that, so after a crash of the
-        daemon, or a failure of the store or of the session's actor, it is not known. `name` is cut to NAME_MAX_CHARS
-        characters. Any thread; it waits for nothing.
+        daemon it is not known. `name` is cut to NAME_MAX_CHARS characters. Any thread; it waits for nothing.
 
         Raises:
             Invalid: the name is empty.

@@ -97,4 +97,5 @@ class Incarnation:
             self._plugins.isolation,
             lambda: self._plugins.unavailable(ports.settings.agent),
             self.hosts,
+            ports.executor.token,
         )

@@ -64,7 +64,6 @@ class Calls:
         answer = None if late else request.answer
         call = CallRecord(row, answer)
         record.calls[call_id] = call
-        record.called = True
         data = ToolRequestedData(
             call_id=call_id,
             tool=request.tool,

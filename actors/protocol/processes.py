@@ -62,7 +62,6 @@ class Processes:
 
     def _decide(self, record: RunRecord, request: SpawnRequested) -> None:
         """Grant a spawn, or refuse it because there are too many."""
-        record.called = record.called or request.address.call is None
         if request.owner is Owner.SESSION:
             self._spawn_for_session(record, request.address.call or "", request)
         else:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import assert_never
 
 from actors.errors import CountermandError
-from actors.gate.token import Notify
+from actors.gate.token import CancelToken, Notify
 from actors.messages import (
     AnswerLeft,
     CallEnded,
@@ -76,6 +76,7 @@ class Protocol:
         isolation: of each tool, by name.
         unavailable: returns why the agent cannot run; None if it can.
         hosting: the agents that run in hosts; None: there are none.
+        token_of: returns the token of an execution, by the id of its run or its call; see `Executor.token`.
     """
 
     def __init__(
@@ -88,8 +89,9 @@ class Protocol:
         isolation: Mapping[str, Isolation],
         unavailable: Callable[[], CountermandError | None] = lambda: None,
         hosting: Hosting | None = None,
+        token_of: Callable[[str], CancelToken | None] = lambda _: None,
     ) -> None:
-        state = SessionState(session, settings, clock, ids, notify, isolation, unavailable, hosting)
+        state = SessionState(session, settings, clock, ids, notify, isolation, unavailable, hosting, token_of)
         processes = Processes(state)
         calls = Calls(state, processes)
         trees = Trees(state)

@@ -3,6 +3,10 @@
 Theory of operation. The order matters, and is that of `restore`: the state; the trees of the session; settled runs with
 abandoned parts; half-runs, which are closed for the first cause that there is; the Stops that were answered before the
 store had them. Only then do runs settle and the next one start, so that no message starts that a Stop has withdrawn.
+
+A half-run is tried again if it is *untouched*: as far as is known nothing of it was said, called, spawned, saved, or
+begun behind a guard. All but the last is in the log. What has begun behind guards is in the tokens of the executions,
+which outlive the session's actor, and each of its incarnations. They are gone if the daemon was: then it is not known.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from actors.model import FAILURES, STRAYS, Barrier, Mode, Provenance, RunInfo, S
 from actors.ports import KeptStop, SessionRow, Snapshot
 from actors.protocol.queue import PendingTurn
 from actors.protocol.requests import Requests
-from actors.protocol.run_record import RunRecord, restored
+from actors.protocol.run_record import RunRecord, is_own, restored
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.step import AdoptRun, ForgetPart, ForgetStop, HaltRun, Keeper
@@ -163,7 +167,6 @@ class Restoration:
         """
         state = self._state
         record = self._record(snapshot, info)
-        record.said = info.run_id in snapshot.said
         again = None
         state.ending[record.id] = record
         enders = [kept for kept in stops if kept.may_have_ended(info)]
@@ -184,12 +187,12 @@ class Restoration:
             if first.outcome is None:
                 self._stops.closed_on_behalf_of(first.stop, record)
         elif info.status is RunStatus.IN_PROGRESS:
-            untouched = not record.said and not record.called
+            # First, so that no effect can begin behind what is read here.
+            self._runs.fence(cause, record, at)
             # A run that a person wanted to end is not tried again.
             can_run = not stops and not state.quarantined and state.unavailable() is None
-            if untouched and info.attempt < state.settings.attempts_max and can_run:
+            if can_run and info.attempt < state.settings.attempts_max and _untouched(snapshot, record):
                 again = info
-            self._runs.fence(cause, record, at)
             self._runs.close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)
         else:
             record.token.cancel(info.provenance or cause)
@@ -222,20 +225,34 @@ class Restoration:
             self._runs.drop_late(record)
 
     def _record(self, snapshot: Snapshot, info: RunInfo) -> RunRecord:
+        # What is still executing, or has ended and is not on record, has its token.
+        token_of = self._state.token_of
         record = restored(
             info,
-            self._state.new_token(),
+            token_of(info.run_id) or self._state.new_token(),
             self._state.new_credit(),
             [row for row in snapshot.calls if row.run_id == info.run_id],
             [row for row in (*snapshot.processes, *snapshot.handed_over) if row.run_id == info.run_id],
             snapshot.printed,
         )
+        for call in record.calls.values():
+            call.token = token_of(call.row.call_id)
         self._trees.attach(record)
         for row in snapshot.processes:
             if row.run_id == record.id and row.kind in STRAYS and row.state == TreeState.ENDED:
                 # Before the run is adopted: its record may have no room for the stray, which would be found again.
                 self._state.step.later.append(ForgetPart(Keeper.STRAYS, row.process_id))
         return record
+
+
+def _untouched(snapshot: Snapshot, record: RunRecord) -> bool:
+    """Return True if a run that is fenced has done nothing, as far as is known; so it may be tried again."""
+    return not (
+        record.id in snapshot.acted
+        or any(row.run_id == record.id for row in snapshot.calls)
+        or any(row.run_id == record.id and is_own(row) for row in snapshot.processes)
+        or record.token.effects
+    )
 
 
 def _recovery_cause(at: float) -> Provenance:

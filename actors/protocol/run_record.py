@@ -272,7 +272,6 @@ class ProcessRecord:
 class RunRecord:
     """One run in the memory of its session, until no report of it can arrive any more.
 
-    said, called: its agent has emitted text; has asked for a call, or for a process.
     answers: ids of the answers of models that have begun and not ended.
     spawns: processes that the agent has asked for, and that wait for the barrier, by id.
     effects: a call that was forgotten may have had effects; or a tree that was the agent's own.
@@ -296,8 +295,6 @@ class RunRecord:
     spawns: dict[str, SpawnRequested] = field(default_factory=dict)
     unseen: set[str] = field(default_factory=set)
     refused: Counter[str] = field(default_factory=Counter)
-    said: bool = False
-    called: bool = False
     effects: bool = False
     omitted: int = 0
     reaped: int = 0
@@ -353,7 +350,7 @@ class RunRecord:
     def note_effects(self) -> None:
         """Note for the receipt what the agent and the calls have begun behind guards, and what of that is done by now.
 
-        The tokens of an earlier incarnation are gone: then the rows say what it was when call and run were closed.
+        Tokens are gone after a crash: then the rows say what it was when call and run were closed.
         """
         for call in self.calls.values():
             part = self.parts.get(call.row.call_id)
@@ -520,7 +517,6 @@ def restored(
             agent.end(How.RETURNED, info.ended_at)
     for row in calls:
         call = record.calls[row.call_id] = CallRecord(row, output=printed.get(row.call_id, ""))
-        record.called = True
         if row.state in (CallState.GRANTED, CallState.STARTED):
             # It is not known whether a granted call has begun, so it counts as started.
             call.cell = Cell()
@@ -534,7 +530,6 @@ def restored(
             part.end(row.how, row.ended_at)
         record.parts[row.call_id] = part
     for process in processes:
-        record.called = record.called or is_own(process)
         of_agent = (process.host and not process.call_id) or is_own(process)
         parent = AGENT if of_agent else process.call_id if process.call_id in record.parts else None
         holds = process.owner is Owner.RUN and process.ours

@@ -185,7 +185,6 @@ class Runs:
             why = "its answer has begun before, has ended, or was left"
             state.dead_letter(kind, why, said.address, as_data(said.data))
         elif isinstance(said.data, TextData | BlockData):
-            record.said = True
             state.event(said.data, record)
         elif isinstance(said.data, AnswerBegunData):
             record.answers.add(said.data.answer)

@@ -67,6 +67,7 @@ class SessionState:
         isolation: of each tool, by name.
         unavailable: returns why the agent cannot run; None if it can.
         hosting: the agents that run in hosts; None: there are none.
+        token_of: returns the token of an execution, by the id of its run or its call; see `Executor.token`.
 
     Attributes:
         saved: what agents have saved for later runs.
@@ -98,6 +99,7 @@ class SessionState:
         isolation: Mapping[str, Isolation],
         unavailable: Callable[[], CountermandError | None] = lambda: None,
         hosting: Hosting | None = None,
+        token_of: Callable[[str], CancelToken | None] = lambda _: None,
     ) -> None:
         self.session = session
         self.settings = settings
@@ -107,6 +109,7 @@ class SessionState:
         self.isolation = isolation
         self.unavailable = unavailable
         self.hosting = hosting
+        self.token_of = token_of
         self.generation = 0
         self.seq = 0
         self.thread = Thread()

@@ -21,6 +21,7 @@ from actors.events import (
     RunStartedData,
     RunStatusData,
     SessionMessageReturnedData,
+    SessionStateData,
     SessionStopDurableData,
     TextData,
     ToolOutputData,
@@ -59,7 +60,7 @@ class _Log:
 
     thread: Thread = field(default_factory=Thread)
     saved: Saved = field(default_factory=Saved)
-    said: set[str] = field(default_factory=set)
+    acted: set[str] = field(default_factory=set)
     fates: dict[str, Fate] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
     statuses: dict[str, tuple[RunStatus, int, str]] = field(default_factory=dict)
@@ -75,8 +76,8 @@ class _Log:
             # Even if its receipt cannot be decoded, the run is over.
             self.over.add(run_id or "")
         match data:
-            case TextData() | BlockData() | ToolRequestedData() if run_id is not None:
-                self.said.add(run_id)
+            case TextData() | BlockData() | ToolRequestedData() | SessionStateData() if run_id is not None:
+                self.acted.add(run_id)
             case MessageData():
                 self.fates[data.id] = Fate.INPUT
             case SessionMessageReturnedData():
@@ -212,7 +213,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
         ),
         waiting=tuple(waiting(connection, session, left_out)),
         requests=tuple(reversed(rows(RequestRow, newest, kept))),
-        said=frozenset(log.said & {run.run_id for run in runs}),
+        acted=frozenset(log.acted & {run.run_id for run in runs}),
         fates=log.fates,
         over=dict(settled.fetchall()),
         told_durable=frozenset(log.told_durable),

@@ -31,6 +31,7 @@ A message is a list of words, done one after the other:
     own_many=4     it starts so many at once, as far as it may
     bad            a call of a tool that does not exist
     fail           a tool that raises
+    effect=2       the agent itself has an effect behind a guard, which takes 2 s, and comes to another guard
     save=2         saves something for later runs, so many times; ``save=0`` removes it
     steer          asks for messages that wait to steer, and says them
     stubborn       swallows its next cancels, a few times
@@ -198,8 +199,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await _own(turn, watch, name, value)
         case "bad" | "fail":
             await turn.call("no_such_tool" if name == "bad" else name)
-        case "save":
-            await _save(turn, watch, int(value))
+        case "save" | "effect":
+            await (_save(turn, watch, int(value)) if name == "save" else _guarded(turn, watch, float(value)))
         case "steer":
             for message in await turn.steering():
                 await turn.emit(f"steered by {message.id} ")
@@ -347,6 +348,15 @@ async def _save(turn: AsyncTurn, watch: Watch, times: int) -> None:
         watch.saves.has_saved(turn.address.session, run, changes)
         if any(turn.state.get(key) != value for key, value in changes.items()):
             watch.break_(f"{run} has saved {changes}, and its state is {turn.state} (L6)")
+
+
+async def _guarded(turn: AsyncTurn, watch: Watch, seconds: float) -> None:
+    """Have effects of one's own behind guards."""
+    async with turn.cancel_token.guard("slow"):
+        watch.executions.has_own_effect(turn.address)
+        await asyncio.sleep(seconds)
+    with turn.cancel_token.guard("then"):
+        watch.executions.has_own_effect(turn.address)
 
 
 async def _stubborn() -> None:

@@ -179,7 +179,7 @@ class Disk:
         """All that an actor needs in order to take a session up."""
         tables = self.of(session)
         fold, saved = Thread(), Saved()
-        said: set[str] = set()
+        acted: set[str] = set()
         fates: dict[str, Fate] = {}
         told_durable: set[str] = set()
         handed: list[Event] = []
@@ -188,8 +188,8 @@ class Disk:
             fold.apply(event)
             saved.apply(event)
             match event.kind:
-                case "text" | "block" | "tool.requested" if event.run_id is not None:
-                    said.add(event.run_id)
+                case "text" | "block" | "tool.requested" | "session.state" if event.run_id is not None:
+                    acted.add(event.run_id)
                 case "message":
                     fates[event.data["id"]] = Fate.INPUT
                 case "session.message_returned":
@@ -241,7 +241,7 @@ class Disk:
             ),
             waiting=tuple(self._waiting(session)),
             requests=tuple(tables.requests.values()),
-            said=frozenset(said & ids),
+            acted=frozenset(acted & ids),
             fates=fates,
             over={run.run_id: run.receipt_id for run in settled},
             kept=tuple(kept for kept in self.journal.values() if kept.session == session),

@@ -177,6 +177,11 @@ class SimExecutor:
             _tell(owner, execution.ended)
         return True
 
+    def token(self, key: str) -> CancelToken | None:
+        """The token of what was started and not forgotten."""
+        execution = self._executions.get(key)
+        return None if execution is None else execution.token
+
     def forget(self, key: str) -> None:
         """The end of `key` was taken note of."""
         self._executions.pop(key, None)

@@ -5,7 +5,7 @@ A rewriting is drawn from a source of its own, so that the rest of the script st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
@@ -24,6 +24,8 @@ TIGHT: Final = (
     "serve=60,ignores_term say=1",
     "deaf=3",
 )
+SAVES: Final = (0, 1, 1, 2, 3)
+EFFECTS_S: Final = (0, 0.1, 1, 3)
 OWN_WORDS: Final = {"run": "own", "leave": "own_left", "serve": "own_serve", "hand": "own_hand", "crowd": "own_many"}
 
 
@@ -58,10 +60,10 @@ def calling(tool: str, random: Random, content: str) -> str:
     return " ".join(words)
 
 
-def saving(random: Random, content: str) -> str:
-    """Have something saved, at a place in the message."""
+def inserted(random: Random, word: str, values: Sequence[float], content: str) -> str:
+    """Have a word with one of these values in the message, near its beginning."""
     words = content.split()
-    words.insert(random.randint(0, min(len(words), 2)), f"save={random.choice((0, 1, 1, 2, 3))}")
+    words.insert(random.randint(0, min(len(words), 2)), f"{word}={random.choice(values)}")
     return " ".join(words)
 
 

@@ -61,6 +61,9 @@ PROC: Final = 0.4
 GUARDED: Final = 0.1
 """In how many schedules tools have their effects behind guards."""
 
+EFFECTIVE: Final = 0.15
+"""In how many schedules agents have effects of their own behind guards."""
+
 SAVING: Final = 0.15
 """In how many schedules agents save something for later runs."""
 
@@ -164,7 +167,10 @@ def draw(seed: int) -> Schedule:
         drawn = _in_messages(drawn, partial(rewriting.calling, "guard", guarded))
     saving = Random(f"saving {seed}")
     if saving.random() < SAVING:
-        drawn = _in_messages(drawn, partial(rewriting.saving, saving))
+        drawn = _in_messages(drawn, partial(rewriting.inserted, saving, "save", rewriting.SAVES))
+    effective = Random(f"effective {seed}")
+    if effective.random() < EFFECTIVE:
+        drawn = _in_messages(drawn, partial(rewriting.inserted, effective, "effect", rewriting.EFFECTS_S))
     own = Random(f"own {seed}")
     if own.random() < OWN:
         drawn = _in_messages(drawn, partial(rewriting.own, own))

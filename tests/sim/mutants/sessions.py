@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from actors.protocol import restoration
 from actors.protocol.protocol import Protocol
 from actors.protocol.restoration import Restoration
 from actors.protocol.saves import Saves
@@ -135,16 +136,40 @@ SESSIONS: Final = (
         "L12",
         Restoration,
         "_restore_half",
-        "untouched = not record.said and not record.called",
-        "untouched = False",
+        "_untouched(snapshot, record)",
+        "False",
     ),
     mutant(
         "a run that had emitted text is retried",
         "L12",
         Restoration,
         "_restore_half",
-        "untouched = not record.said and not record.called",
-        "untouched = True",
+        "_untouched(snapshot, record)",
+        "True",
+    ),
+    mutant(
+        "a run whose agent had begun an effect is retried",
+        "L4",
+        restoration,
+        "_untouched",
+        "or record.token.effects",
+        "",
+    ),
+    mutant(
+        "effects of an agent are lost when its session is read again",
+        "L6",
+        Restoration,
+        "_record",
+        "token_of(info.run_id) or self._state.new_token()",
+        "self._state.new_token()",
+    ),
+    mutant(
+        "effects of a call are lost when its session is read again",
+        "L6",
+        Restoration,
+        "_record",
+        "call.token = token_of(call.row.call_id)",
+        "pass",
     ),
     mutant(
         "a stored Stop is decided again and stops later work",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from actors.model import Event
+from actors.model import Event, RunInfo
 from actors.ports import Batch
 from actors.protocol.run_record import is_own
 from actors.requests import Stop
@@ -37,6 +37,8 @@ class AttemptLaws:
     def tried_again(self, event: Event) -> None:
         """What a Stop of the session came behind does not begin anew by itself (law L12)."""
         before = self._seen.disk.run(event.data.get("retry_of", ""))
+        if before is not None and (self._saved(before) or self._guarded(before)):
+            self._seen.break_(f"{event.run_id} tries {before.run_id} again, which had saved or done something (L4)")
         for request_id in self._seen.given if before is not None else ():
             given, stop, kept = (
                 self._seen.answer_to(request_id),
@@ -63,10 +65,19 @@ class AttemptLaws:
             return
         kept = [one.stop for one in self._journal.kept.values() if one.session == run.session and one.at >= began]
         stopped = any(stop.run_id in (None, run.run_id) for stop in kept)
-        spoken = run.run_id in self._seen.laws(run.session).spoken
+        acted = run.run_id in self._seen.laws(run.session).spoken or self._saved(run) or self._guarded(run)
         own = any(
             is_own(row) and row.run_id == run.run_id for row in self._seen.disk.of(run.session).processes.values()
         )
         again = any(one.data.get("retry_of") == run.run_id for one in batch.events)
-        if run.status is RunStatus.IN_PROGRESS and not (spoken or own or stopped or again):
+        if run.status is RunStatus.IN_PROGRESS and not (acted or own or stopped or again):
             self._seen.break_(f"{run.run_id} ends by {source}, had done nothing, and is not tried again (L12)")
+
+    def _saved(self, run: RunInfo) -> bool:
+        """True if it is on record that a run has saved something."""
+        events = self._seen.disk.events(run.session)
+        return any(one.kind == "session.state" and one.run_id == run.run_id for one in events)
+
+    def _guarded(self, run: RunInfo) -> bool:
+        """True if the agent of a run has had an effect behind a guard, and the daemon that knew of it goes on."""
+        return self._seen.effects[run.run_id] > 0

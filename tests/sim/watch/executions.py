@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from actors.gate.cell import CellState
-from actors.model import Outcome
+from actors.model import Address, Outcome
 from actors.protocol.run_record import CallRecord
 from actors.run_status import RunStatus
 from tests.sim.watch.barrier import BarrierLaws
@@ -80,6 +80,15 @@ class ExecutionLaws:
         row = self._seen.disk.call(call_id)
         if (row is not None and row.state == "ended") or any(not call.open for call in self._calls(fence)):
             self._seen.break_(f"{fence} has an effect behind a guard although its call is closed (L1)")
+
+    def has_own_effect(self, address: Address) -> None:
+        """An effect of an agent takes place behind a guard: its run is open at this moment (law L1)."""
+        self._seen.effects[address.run] += 1
+        actor = self._seen.world.session_if_alive(address.session) if self._seen.world is not None else None
+        record = actor._protocol.state.record(address.run) if actor is not None else None
+        row = self._seen.disk.run(address.run)
+        if (row is not None and row.status is not RunStatus.IN_PROGRESS) or (record is not None and not record.open):
+            self._seen.break_(f"{address.run} has an effect behind a guard although it is closed (L1)")
 
     def tells(self, key: str) -> None:
         """The token of a run or a call is cancelled: its code is told of its end."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.model import Event, How, Outcome, Owner, Scope, Waiting
+from actors.model import Event, How, Outcome, Owner, RunInfo, Scope, Waiting
 from actors.ports import Batch
 from actors.requests import NewMessage, OutsideRequest, Reply, Stop, Stopped
+from actors.run_status import RunStatus
 from tests.sim.bounds import Bounds
 from tests.sim.laws import LogLaws
 from tests.sim.watch.answers import AnswerLaws
@@ -94,6 +95,8 @@ class RecordLaws:
             self._journal.without_event |= told
         for row in batch.requests:
             self._seen.told_at.setdefault(row.request_id, row.at)
+        for run in batch.runs:
+            self._run_row(run)
         for call in batch.calls:
             if call.state != "requested":
                 # Remembered also where the session is deleted since then: what is under way finds its gate shut.
@@ -119,11 +122,23 @@ class RecordLaws:
         if outcome == Outcome.NOT_STARTED and fence is not None:
             self._seen.break_(f"{call} is on record as not started, and has begun (L6)")
         told, had = sum(effect.get("begun", 1) for effect in event.data.get("effects", ())), self._seen.effects[call]
-        if told != had and not self._seen.faults and not self._seen.crashes:
+        if told != had and not self._forgets_effects:
             self._seen.break_(f"{call} has had {had} effects, and is told to have had {told} (L6)")
         in_time = call in self._seen.in_time and not self._seen.faults and not self._seen.crashes
         if in_time and outcome != Outcome.FINISHED:
             self._seen.break_(f"{call} had {self._seen.in_time[call]} in time, and is on record as {outcome} (L2)")
+
+    @property
+    def _forgets_effects(self) -> bool:
+        """True if a daemon has ended: only its memory had what had begun behind guards in what was not closed."""
+        return bool(self._seen.crashes or self._seen.restarts)
+
+    def _run_row(self, run: RunInfo) -> None:
+        """The row of a run that is closed tells of all that its agent had begun behind guards (law L6)."""
+        told, had = sum(effect.begun for effect in run.effects), self._seen.effects[run.run_id]
+        closed = run.status not in (RunStatus.QUEUED, RunStatus.IN_PROGRESS)
+        if closed and told != had and not self._forgets_effects:
+            self._seen.break_(f"{run.run_id} has had {had} effects, and is told to have had {told} (L6)")
 
     def _process_ended(self, event: Event) -> None:
         process, world = event.data["process_id"], self._seen.world

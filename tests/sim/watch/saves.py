@@ -18,10 +18,6 @@ class SaveLaws:
         starts = [place for place, one in enumerate(events) if one.kind == "run.started" and one.run_id == run_id]
         before = events[: starts[0]] if starts else []
         undone = {one.data["run_id"] for one in before if one.kind == "message.retracted"}
-        for one in reversed(before):
-            if one.kind == "run.started" and one.run_id in undone:
-                # What it tried again is one with it.
-                undone.add(one.data.get("retry_of"))
         expected: JsonObject = {}
         for one in before:
             if one.kind == "session.state" and one.run_id not in undone:

@@ -79,7 +79,7 @@ class Seen:
         self.granted: set[str] = set()
         self.in_time: dict[str, str] = {}
         self.left: set[str] = set()
-        # By call: how many effects it has had behind guards.
+        # By call, and by run of its agent: how many effects it has had behind guards in this world.
         self.effects: Counter[str] = Counter()
 
         # Process trees, by id. Hosts among them; by host: the session that it has run for.

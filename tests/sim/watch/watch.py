@@ -56,10 +56,14 @@ class Watch(Seen):
         ).batch
 
     def enter(self, world: World) -> None:
-        """Watch this world from here on. Code that was inside a function in the last one is gone."""
+        """Watch this world from here on. Code that was inside a function in the last one is gone.
+
+        What it had begun behind guards is known to nobody.
+        """
         if self.world is not None and self.world.interrupts_at is not None:
             self.interrupts.append((self.world.interrupts_at, world.clock.wall()))
         self.inside.clear()
+        self.effects.clear()
         self.refused_at.clear()
         self.under_way.clear()
         self.world = world
