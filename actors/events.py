@@ -52,6 +52,7 @@ class EventKind(StrEnum):
     MESSAGE_RETRACTED = "message.retracted"
     ANSWER_BEGUN = "answer.begun"
     ANSWER_ENDED = "answer.ended"
+    ANSWER_LEFT = "answer.left"
     TEXT = "text"
     BLOCK = "block"
     TOOL_REQUESTED = "tool.requested"
@@ -168,6 +169,17 @@ class AnswerEndedData(Data, frozen=True, kw_only=True):
     )
     stop: Annotated[str | None, Meta(description="Why the model ended it, in the provider's words.")] = None
     provider_id: Annotated[str | None, Meta(description="The provider's own id of the answer.")] = None
+
+
+class AnswerLeftData(Data, frozen=True, kw_only=True):
+    """The agent left an answer before its end, and goes on. It stays partial, and none of its calls starts."""
+
+    event_kind: ClassVar[EventKind] = EventKind.ANSWER_LEFT
+
+    answer: AnswerId
+    usage: Annotated[dict[str, int], Meta(description="What it cost so far: numbers of tokens, by kind.")] = field(
+        default_factory=dict
+    )
 
 
 class TextData(Data, frozen=True, kw_only=True):
@@ -492,6 +504,7 @@ EventData: TypeAlias = (
     | MessageRetractedData
     | AnswerBegunData
     | AnswerEndedData
+    | AnswerLeftData
     | TextData
     | BlockData
     | ToolRequestedData

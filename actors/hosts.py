@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import Struct
 
 from actors.model import JsonObject
+from actors.usage import Budget
 
 if TYPE_CHECKING:
     from actors.messages import ProcessNews
@@ -27,6 +28,7 @@ class HostedAgent(Struct, frozen=True):
     overlap: False: a run of it begins when all earlier runs of its session are proven to have ended.
     grace_s: seconds that a host has to end by itself; None: the configured ones.
     tools: names of the supervisor's tools that it may call; None: all of them.
+    budget: how much a run of it may use; what it leaves open is as configured for all.
     """
 
     name: str
@@ -35,6 +37,7 @@ class HostedAgent(Struct, frozen=True):
     overlap: bool = True
     grace_s: float | None = None
     tools: tuple[str, ...] | None = None
+    budget: Budget = Budget()
 
 
 class ToolOffer(Struct, frozen=True):

@@ -5,6 +5,7 @@ Everything here is a value: frozen, comparable, and stored by msgspec without co
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 from actors.errors import Invalid
 from actors.parts import AnswerInfo, Part
 from actors.run_status import RunStatus
+from actors.usage import Usage
 
 # JSON as msgspec decodes it. The one `Any` at a boundary: clients and tools choose the content.
 Json = Any
@@ -305,6 +307,7 @@ INSIDE_SOURCES: Final = frozenset(
         "session.deleted",
         "run.deadline",
         "run.stalled",
+        "run.budget",
         "run.ended",
         "call.given_up",
         "tool.deadline",
@@ -316,14 +319,20 @@ INSIDE_SOURCES: Final = frozenset(
         "supervisor.recovery",
     }
 )
+_WORD: Final = re.compile(r"[a-z][a-z0-9_]*")
 FAILURES: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
 """Sources of ends that were not requested, and that end everything open in a session."""
 
 
 def _check_source(source: str) -> None:
+    """Raise Invalid unless the source is one from outside, or has the form of one from inside.
+
+    It need not be in `INSIDE_SOURCES`: what a later version has stored is read here too.
+    """
     words = source.split(".")
-    outside = source.startswith(OUTSIDE_SOURCES) and all(words) and len(source) <= 100
-    if not outside and source not in INSIDE_SOURCES:
+    outside = source.startswith(OUTSIDE_SOURCES) and all(words)
+    inside = len(words) > 1 and all(_WORD.fullmatch(word) for word in words)
+    if not (outside or inside) or len(source) > 100:
         raise Invalid(
             "unknown source of a stop",
             expected="'user.<interface>' or 'client.<name>', dotted, at most 100 characters",
@@ -522,6 +531,7 @@ class RunInfo(Struct, frozen=True):
 
     `effects`: those that the agent itself had begun behind guards when the run was closed.
     `settled`: its receipt is filed. `late`: that receipt names an abandoned part whose end may still be reported.
+    `usage`: its tokens, as far as its agent says them, and its calls.
     """
 
     session: str
@@ -544,6 +554,7 @@ class RunInfo(Struct, frozen=True):
     settled: bool = False
     late: bool = False
     effects: tuple[Effect, ...] = ()
+    usage: Usage = Usage()
 
 
 class SessionStatus(Struct, frozen=True):
@@ -554,6 +565,7 @@ class SessionStatus(Struct, frozen=True):
     barrier: the parts for which permits wait.
     refused: dead letters, counted by kind.
     owned: ids of the process trees that the session owns.
+    usage: of all its runs so far.
     """
 
     session: str
@@ -567,3 +579,4 @@ class SessionStatus(Struct, frozen=True):
     barrier: tuple[str, ...]
     refused: dict[str, int]
     owned: tuple[str, ...] = ()
+    usage: Usage = Usage()

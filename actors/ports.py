@@ -36,6 +36,7 @@ from actors.model import (
 )
 from actors.requests import NewMessage, Stop, Stopped
 from actors.saved import Saved
+from actors.usage import Budget, Usage
 
 if TYPE_CHECKING:
     from contextvars import Context
@@ -255,6 +256,7 @@ class SessionRow(Struct, frozen=True):
     cutoffs: by origin, the time at which its last Stop was sent.
     forgotten_to: a request made up to this time may have been answered, and its answer may be forgotten.
     deleted: the row is a tombstone, and nothing has happened since the deletion.
+    usage: of all its runs so far.
     """
 
     session: str
@@ -265,6 +267,7 @@ class SessionRow(Struct, frozen=True):
     cutoffs: dict[str, float] = field(default_factory=dict)
     forgotten_to: float = 0.0
     deleted: bool = False
+    usage: Usage = Usage()
 
 
 class CallRow(Struct, frozen=True):
@@ -512,6 +515,7 @@ class Settings(Struct, frozen=True):
     """Policy as data: graces and deadlines in seconds, limits in items or bytes.
 
     `passivate_s`: a session that was unused for this long (at most twice as long) leaves memory; None: never.
+    `max_tokens`, `max_calls`: with the deadline the budget of each run; see `Budget`.
     """
 
     agent: str = "shell"
@@ -531,6 +535,13 @@ class Settings(Struct, frozen=True):
     requests_kept_s: float = 7 * 86_400.0
     attempts_max: int = 3
     passivate_s: float | None = None
+    max_tokens: int | None = None
+    max_calls: int | None = None
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of a run whose agent has none of its own."""
+        return Budget(self.max_tokens, self.max_calls, self.run_deadline_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from actors.events import (
     AnswerBegunData,
     AnswerEndedData,
+    AnswerLeftData,
     BlockData,
     EventData,
     EventKind,
@@ -47,6 +48,7 @@ KINDS: Final = frozenset(
     {
         EventKind.ANSWER_BEGUN,
         EventKind.ANSWER_ENDED,
+        EventKind.ANSWER_LEFT,
         EventKind.BLOCK,
         EventKind.MESSAGE,
         EventKind.MESSAGE_RETRACTED,
@@ -298,6 +300,8 @@ class Thread:
                 self._answer_begun(event, data)
             case AnswerEndedData():
                 self._answer_ended(event, data)
+            case AnswerLeftData():
+                self._answer_left(event, data)
             case ToolRequestedData():
                 self._tool_requested(event, data)
             case ToolEndedData():
@@ -415,6 +419,14 @@ class Thread:
             return
         turn.answer = replace(turn.answer, usage=data.usage, stop=data.stop, provider_id=data.provider_id)
         turn.ended = True
+        self._changed(group)
+
+    def _answer_left(self, event: Event, data: AnswerLeftData) -> None:
+        group = self._own(event.run_id)
+        turn = group.answers.get(data.answer) if group is not None else None
+        if group is None or turn is None or turn.answer is None:
+            return
+        turn.answer = replace(turn.answer, usage=data.usage)
         self._changed(group)
 
     def _tool_requested(self, event: Event, data: ToolRequestedData) -> None:

@@ -17,14 +17,15 @@ from typing import Final, Literal
 from actors.errors import Invalid
 from actors.plugin.registration import duration
 from actors.text import shown
-from supervisor.config import LIMITS, absolute, is_limits
+from actors.usage import Budget
+from supervisor.config import LIMITS, absolute, is_limits, is_number
 
 RUNTIME: Final = Path(__file__).parent / "hosts" / "countermand_host.py"
 """The host of a Python agent: run by the agent's own interpreter."""
 
 SPARES_MAX: Final = 64
 ENV_FILE_MAX_BYTES: Final = 1_048_576
-TIMES: Final = {"keep_idle_s": 0.0, "start_s": 0.001, "grace_s": 0.0}
+TIMES: Final = {"keep_idle_s": 0.0, "start_s": 0.001, "grace_s": 0.0, "run_deadline_s": 0.001}
 """The keys that are seconds, and the least of each."""
 
 RESERVED: Final = {
@@ -63,6 +64,8 @@ class Agent:
         overlap: False: a run begins only when all earlier runs of its session are proven to have ended.
         grace_s: how long a host has to end by itself after a cancel; None: as configured for all.
         start_s: how long a host has to become ready for its first run.
+        run_deadline_s, max_tokens, max_calls: the budget of each of its runs, as in `Config`; None: as configured for
+            all.
         limits: as in `Config`; they override those configured for all.
         name: its key in `Config.agents`, set by the supervisor.
 
@@ -85,6 +88,9 @@ class Agent:
     overlap: bool = True
     grace_s: float | None = None
     start_s: float = 60.0
+    run_deadline_s: float | None = None
+    max_tokens: int | None = None
+    max_calls: int | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
 
@@ -114,6 +120,8 @@ class Agent:
             ("spares", _is_spares, f"a whole number from 0 to {SPARES_MAX}"),
             ("keep", lambda value: value in ("run", "session"), "'run' or 'session'"),
             ("overlap", lambda value: isinstance(value, bool), "true or false"),
+            ("max_tokens", lambda value: value is None or is_number(value, 1), "a whole number, at least 1"),
+            ("max_calls", lambda value: value is None or is_number(value, 1), "a whole number, at least 1"),
             ("limits", is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
         )
         for key, fits, expected in checks:
@@ -182,6 +190,11 @@ class Agent:
     def granted(self) -> tuple[str, ...] | None:
         """The names of the supervisor's tools that it may call; None: all of them."""
         return None if self.tools is None else tuple(one for one in self.tools if ":" not in one)
+
+    @property
+    def budget(self) -> Budget:
+        """How much a run of it may use; what is None is as configured for all."""
+        return Budget(self.max_tokens, self.max_calls, self.run_deadline_s)
 
     def environment(self) -> dict[str, str]:
         """Return the variables added to the environment of its hosts. It reads files: for a thread that may block.

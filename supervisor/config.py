@@ -29,6 +29,8 @@ LIMITS = frozenset({"nofile", "nproc", "as_bytes", "cpu_s", "core_bytes", "fsize
 """The limits for each process that a run starts, as in setrlimit."""
 _MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s", "spool_keep_s")
 _MAY_BE_NEVER: Final = ("passivate_s", "retention_s", "run_deadline_s", "call_deadline_s")
+_NUMBERS: Final = ("queue_max", "message_max_bytes", "spool_max_bytes", "spool_total_bytes")
+_MAY_BE_ANY: Final = ("sessions_max", "max_tokens", "max_calls")
 
 
 def default_state_dir() -> Path:
@@ -96,6 +98,9 @@ class Config:
             runs in them; None: all.
         run_deadline_s: time after which a run expires; None: never.
         call_deadline_s: time after which a call is closed; None: never.
+        max_tokens: tokens of input and output that a run may use, as its agent counts them; one that uses more expires.
+            None: any number.
+        max_calls: calls that a run may start; one that asks for more expires. None: any number.
         queue_max: limit on the waiting messages of a session.
         message_max_bytes: limit on the size of a message, in UTF-8.
         spool_max_bytes: limit on the file with a process's output, which is kept if the result has no room for all of
@@ -129,6 +134,8 @@ class Config:
     sessions_max: int | None = None
     run_deadline_s: float | None = None
     call_deadline_s: float | None = None
+    max_tokens: int | None = None
+    max_calls: int | None = None
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
     spool_max_bytes: int = 67_108_864
@@ -173,12 +180,12 @@ class Config:
             if value is not None or least == 0.0:
                 seconds = duration(f"the configuration key {key!r}", value, least=least)
                 object.__setattr__(self, key, seconds)
-        for key in ("queue_max", "message_max_bytes", "spool_max_bytes", "spool_total_bytes", "sessions_max"):
+        for key in (*_NUMBERS, *_MAY_BE_ANY):
             value = getattr(self, key)
-            if key == "sessions_max" and value is None:
+            if key in _MAY_BE_ANY and value is None:
                 continue
             smallest = 0 if key.startswith("spool_") else 1
-            if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
+            if not is_number(value, smallest):
                 raise _invalid(key, f"a whole number, at least {smallest}", value)
         if self.barrier not in tuple(Barrier):
             raise _invalid("barrier", "'forced' or 'strict'", self.barrier)
@@ -195,6 +202,8 @@ class Config:
             passivate_s=self.passivate_s,
             run_deadline_s=self.run_deadline_s,
             call_deadline_s=self.call_deadline_s,
+            max_tokens=self.max_tokens,
+            max_calls=self.max_calls,
             queue_max=self.queue_max,
             message_max_bytes=self.message_max_bytes,
             barrier=self.barrier,
@@ -215,6 +224,11 @@ def _is_by_name(value: object) -> bool:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+
+
+def is_number(value: object, least: int) -> bool:
+    """Return True if `value` is a whole number from `least` on that the store can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 2**63
 
 
 def is_limits(value: object) -> bool:

@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from actors.model import CallState, Owner, PartKind, RunInfo
 from actors.ports import CallRow
 from actors.run_status import RunStatus
+from actors.usage import Usage
 from supervisor.live_processes import LiveProcess
 from supervisor.store.reader import SqliteReader
 
@@ -46,6 +47,7 @@ class LiveRun(Struct, frozen=True):
     started_at: float | None
     calls: list[LiveCall]
     processes: list[LiveProcess]
+    usage: Usage = Usage()
 
 
 class LiveStray(Struct, frozen=True):
@@ -128,7 +130,7 @@ def _run(run: RunInfo, rows: list[CallRow], processes: _Processes) -> LiveRun:
     ]
     left = [key for key in processes if key[:2] == (run.session, run.run_id)]
     others = [one for key in left for one in processes.pop(key)]
-    return LiveRun(run.run_id, run.status, run.agent, run.generation, run.started_at, calls, others)
+    return LiveRun(run.run_id, run.status, run.agent, run.generation, run.started_at, calls, others, run.usage)
 
 
 def _key(run: RunInfo, call_id: str) -> _Key:

@@ -476,6 +476,7 @@ def _hosted(name: str, agent: Agent) -> HostedAgent:
         overlap=agent.overlap,
         grace_s=agent.grace_s,
         tools=agent.granted,
+        budget=agent.budget,
     )
 
 

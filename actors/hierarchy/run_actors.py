@@ -68,7 +68,7 @@ class RunActors:
             thread=self._live.protocol.state.thread.copy(),
             saved=self._live.protocol.state.saved.of(record.info.agent),
             inputs=record.info.inputs,
-            deadline_s=self._ports.settings.run_deadline_s,
+            deadline_s=self._live.protocol.state.budget(record).deadline_s,
             host=None if host is None else (host.row.process_id, host.cell),
         )
         self._start_actor(record, start, None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+from msgspec import field
+
 from actors.events import Emitted
 from actors.messages.lanes import Report
 from actors.messages.process import ProcessKilled, ProcessNews
@@ -64,10 +66,14 @@ class CallRequested(Report, frozen=True):
 
 
 class AnswerLeft(Report, frozen=True):
-    """An answer of a model was left before its end: it stays partial, and none of its calls starts."""
+    """An answer of a model was left before its end: it stays partial, and none of its calls starts.
+
+    usage: what it cost so far, as in `answer.ended`.
+    """
 
     address: Address
     answer: str
+    usage: dict[str, int] = field(default_factory=dict)
 
 
 class CallGivenUp(Report, frozen=True):

@@ -104,6 +104,7 @@ class _Answer:
     def usage(self, **counts: int) -> None:
         """Note what the answer cost, in tokens: ``input=…, output=…, cached=…``. It is said with the answer's end.
 
+        Also where the answer is left by an exception; not where the run is ended in the middle of it.
         A later number of the same kind replaces an earlier one. Raises Invalid if one is no whole number.
         """
         for kind, count in counts.items():
@@ -142,7 +143,7 @@ class _Answer:
     def _leave(self) -> None:
         """It was left before its end. Never waits, never raises."""
         if self.open:
-            self.core.say_answer_left(self.id)
+            self.core.say_answer_left(self.id, dict(self._usage))
         self._closed()
 
     def _part(self, data: Emitted, size: int) -> None:

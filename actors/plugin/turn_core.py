@@ -182,10 +182,10 @@ class TurnCore:
         with self._lock:
             self._answers_open -= 1
 
-    def say_answer_left(self, answer: str) -> None:
-        """Report that an answer was left before its end, unless the run has ended."""
+    def say_answer_left(self, answer: str, usage: dict[str, int] | None = None) -> None:
+        """Report that an answer was left before its end, and what it cost so far, unless the run has ended."""
         with contextlib.suppress(RunCancelled):
-            self.tell(AnswerLeft(self.address, answer))
+            self.tell(AnswerLeft(self.address, answer, usage or {}))
 
     def say_refused(self, counts: dict[str, int]) -> None:
         """Report what came from a host after the end of this run, and was refused there: counts, by kind."""

@@ -10,9 +10,12 @@ answer is left, or its run is closed before, all of them are ended as not starte
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 import msgspec
 
-from actors.events import AnswerEndedData, ToolEndedData, ToolRequestedData, ToolStartedData
+from actors.events import AnswerEndedData, AnswerLeftData, ToolEndedData, ToolRequestedData, ToolStartedData
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.messages import AnswerLeft, CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
@@ -23,6 +26,9 @@ from actors.protocol.processes import Processes
 from actors.protocol.run_record import CallRecord, Part, RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import CloseCall, GivePermit, MakeWait, RefuseCall, ReturnCredit
+from actors.usage import Usage, of_answer
+
+ONE_CALL: Final = Usage(calls=1)
 
 
 class Calls:
@@ -32,8 +38,11 @@ class Calls:
         self._state = state
         self._processes = processes
 
-    def requested(self, request: CallRequested) -> None:
-        """The agent asks for a call: put it on record; it starts when its answer has ended and the barrier is open."""
+    def requested(self, request: CallRequested) -> str | None:
+        """The agent asks for a call: put it on record; it starts when its answer has ended and the barrier is open.
+
+        Returns why its run has to end, if that has no call left; else None.
+        """
         state, call_id = self._state, request.address.call
         assert call_id is not None, "a call is requested under its own address"
         record = state.open_run(Address(request.address.session, request.address.generation, request.address.run))
@@ -42,10 +51,10 @@ class Calls:
             self._return_credit(request.address.run, request.size)
             result = ToolResult(Outcome.NOT_STARTED, "Not started: the run is over.", is_error=True)
             state.step.now.append(RefuseCall(request.address.run, call_id, result))
-            return
+            return None
         if call_id in record.calls:
             state.dead_letter("call", "it was asked for before", request.address, request.tool)
-            return
+            return None
         self._return_credit(record.id, request.size)
         problem = request.problem
         if problem is None and len(record.open_calls()) >= state.settings.calls_open_max:
@@ -81,42 +90,68 @@ class Calls:
         elif late:
             self._not_started(record, call, notes.ANSWER_OVER, at)
         elif answer is None:
-            self._decide(record, call, at)
+            return self._decide(record, call, at)
+        return None
 
-    def _decide(self, record: RunRecord, call: CallRecord, at: float) -> None:
-        """Grant a valid call, let it wait for the barrier, or refuse it behind a strict one."""
+    def _decide(self, record: RunRecord, call: CallRecord, at: float) -> str | None:
+        """Grant a valid call, let it wait for the barrier, or refuse it behind a strict one.
+
+        Returns why the run has to end, if it has no call left; then nothing was decided, and its end closes the call.
+        """
         state = self._state
+        others = sum(one.may_start for one in record.open_calls() if one is not call)
+        spent = state.budget(record).calls_spent(record.info.usage, others)
+        if spent is not None:
+            return spent
         if not state.barrier():
             self._grant(record, call)
         elif state.settings.barrier == Barrier.STRICT and not state.barrier_may_open():
             self._refuse(record, call, at)
         else:
             state.step.now.append(MakeWait(record.id, call.row.call_id))
+        return None
 
     # ── The answers of models ────────────────────────────────────────────────────────────────────────
 
-    def answer_ended(self, record: RunRecord, data: AnswerEndedData) -> None:
-        """An answer is complete, and with this step on record: decide on its calls, in their order."""
+    def answer_ended(self, record: RunRecord, data: AnswerEndedData) -> str | None:
+        """An answer is complete, and with this step on record: count what it cost, and decide on its calls, in order.
+
+        Returns why the run has to end, if its budget is spent; else None.
+        """
         record.answers.discard(data.answer)
         self._state.event(data, record)
+        spent = self._cost(record, data.usage)
         at = self._state.clock.wall()
         for call in record.open_calls():
-            if call.answer == data.answer:
+            if spent is None and call.answer == data.answer:
                 call.answer = None
-                self._decide(record, call, at)
+                spent = self._decide(record, call, at)
+        return spent
 
-    def answer_left(self, report: AnswerLeft) -> None:
-        """An answer was left before its end: none of its calls starts."""
+    def _cost(self, record: RunRecord, counts: Mapping[str, int]) -> str | None:
+        """Count what an answer cost. Returns why the run has to end, if its budget is spent."""
+        self._state.use(record, of_answer(counts))
+        return self._state.budget(record).spent(record.info.usage)
+
+    def answer_left(self, report: AnswerLeft) -> str | None:
+        """An answer was left before its end: count what it cost so far. None of its calls starts.
+
+        Returns why the run has to end, if its budget is spent; else None.
+        """
         record = self._state.open_run(report.address)
-        if record is None:
-            self._state.dead_letter("answer_left", "its run is closed", report.address, "")
-            return
+        if record is None or report.answer not in record.answers:
+            why = "its run is closed" if record is None else "it is not open"
+            self._state.dead_letter("answer_left", why, report.address, "")
+            return None
         record.answers.discard(report.answer)
+        self._state.event(AnswerLeftData(answer=report.answer, usage=report.usage), record)
+        spent = self._cost(record, report.usage)
         at = self._state.clock.wall()
         for call in record.open_calls():
             if call.answer == report.answer:
                 call.answer = None
                 self._not_started(record, call, notes.ANSWER_LEFT, at)
+        return spent
 
     def _return_credit(self, run_id: str, size: int | None) -> None:
         """Return the credit of a report once this step is durable; a size of None took no credit."""
@@ -177,6 +212,7 @@ class Calls:
             return
         call.row = msgspec.structs.replace(call.row, state=CallState.STARTED, started_at=report.at)
         state.event(ToolStartedData(call_id=call.row.call_id), record)
+        state.use(record, ONE_CALL)
         state.save_call(call)
 
     def expired(self, report: CallExpired) -> None:
@@ -267,6 +303,9 @@ class Calls:
         provenance: Provenance | None = None,
     ) -> None:
         """Give a call its one result in the log."""
+        if result.outcome != Outcome.NOT_STARTED and call.row.state != CallState.STARTED:
+            # It had begun, and the report of that is not here yet, or is never to come.
+            self._state.use(record, ONE_CALL)
         effects = call.row.effects
         if call.token is not None:
             # Code that outlives its call begins nothing more.

@@ -16,6 +16,7 @@ from actors.protocol.step import AnswerRequest, ForgetSession, RefuseRequest
 from actors.requests import Delete, Deleted
 from actors.saved import Saved
 from actors.thread import Thread
+from actors.usage import Usage
 
 DELETIONS_MAX: Final = 1000
 """Delete requests that may wait for one session to be deleted."""
@@ -86,7 +87,7 @@ class Deletion:
             return False
         at = state.clock.wall()
         provenance, requests = state.deleting, self.call_off()
-        state.thread, state.saved = Thread(), Saved()
+        state.thread, state.saved, state.usage = Thread(), Saved(), Usage()
         state.fates, state.over, state.queued = {}, {}, {}
         state.queue = TurnQueue(state.session, state.settings.queue_max)
         state.step.requests += state.book.forget(at, repeats=bool(requests))

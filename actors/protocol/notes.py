@@ -22,6 +22,7 @@ _WHO = {
     "session.deleted": "the session is being deleted",
     "run.deadline": "the run reached its deadline",
     "run.stalled": "the run stalled",
+    "run.budget": "the run has used up its budget",
     "run.ended": "the run that it belongs to has ended",
     "call.given_up": GIVEN_UP,
     "tool.deadline": "the call reached its deadline",

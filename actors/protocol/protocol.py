@@ -122,13 +122,13 @@ class Protocol:
             case Said():
                 self.runs.said(report)
             case CallRequested():
-                self._calls.requested(report)
+                self.runs.call_requested(report)
             case CallStarted():
                 self._calls.started(report)
             case CallExpired():
                 self._calls.expired(report)
             case AnswerLeft():
-                self._calls.answer_left(report)
+                self.runs.answer_left(report)
             case CallGivenUp():
                 self._calls.given_up(report)
             case CallEnded():

@@ -250,6 +250,11 @@ class CallRecord:
         """True while it waits for the barrier alone."""
         return self.waits and self.answer is None
 
+    @property
+    def may_start(self) -> bool:
+        """True while it is decided that it may start, and it is not on record that it has."""
+        return self.waits_for_barrier or self.row.state == CallState.GRANTED
+
 
 @dataclass(slots=True)
 class ProcessRecord:

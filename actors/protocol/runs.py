@@ -33,7 +33,7 @@ from actors.events import (
     as_data,
 )
 from actors.gate.cell import CellState
-from actors.messages import ProcessRemaining, RunExpired, Said
+from actors.messages import AnswerLeft, CallRequested, ProcessRemaining, RunExpired, Said
 from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo
 from actors.protocol import notes
 from actors.protocol.calls import Calls
@@ -190,12 +190,28 @@ class Runs:
             record.answers.add(said.data.answer)
             state.event(said.data, record)
         elif isinstance(said.data, AnswerEndedData):
-            self._calls.answer_ended(record, said.data)
+            self._end_if_spent(self._calls.answer_ended(record, said.data))
         else:
             data, at = as_data(said.data), state.clock.wall()
             event = Event(state.seq, state.session, state.generation, record.id, kind, data, at)
             state.step.later.append(ShowEphemeral(event))
         state.step.later.append(ReturnCredit(said.address.run, said.size))
+
+    def call_requested(self, request: CallRequested) -> None:
+        """The agent asks for a call; its run ends if it has none left."""
+        self._end_if_spent(self._calls.requested(request))
+
+    def answer_left(self, report: AnswerLeft) -> None:
+        """The agent left an answer; its run ends if that has cost too much."""
+        self._end_if_spent(self._calls.answer_left(report))
+
+    def _end_if_spent(self, why: str | None) -> None:
+        """End the active run if its budget is spent, in the step that found so: nothing of it starts any more."""
+        record = self._state.active
+        if why is None or record is None:
+            return
+        at = self._state.clock.wall()
+        self.end(record, RunStatus.EXPIRED, Provenance(source="run.budget", reason=why, initiated_at=at), at)
 
     @staticmethod
     def _fits_answers(record: RunRecord, data: Emitted) -> bool:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+import msgspec
+
 from actors.errors import CountermandError
 from actors.events import EventData, as_data
 from actors.gate.credit import Credit
@@ -31,6 +33,7 @@ from actors.protocol.stop_receipt import StopReceipt
 from actors.run_status import RunStatus
 from actors.saved import Saved
 from actors.thread import Thread
+from actors.usage import Budget, Usage
 
 LATE_KEPT_MAX: Final = 256
 """Settled runs that are kept because a part of theirs may still end; and receipts of Stops that wait for trees."""
@@ -71,6 +74,7 @@ class SessionState:
 
     Attributes:
         saved: what agents have saved for later runs.
+        usage: what all runs have used so far.
         active: the run that is in progress.
         ending: runs that are closed and not settled, by id: parts of theirs are still ending.
         late: settled runs with parts that were abandoned, by id: a late proof amends their receipts.
@@ -114,6 +118,7 @@ class SessionState:
         self.seq = 0
         self.thread = Thread()
         self.saved = Saved()
+        self.usage = Usage()
         self.step = Step()
         self.active: RunRecord | None = None
         self.ending: dict[str, RunRecord] = {}
@@ -140,6 +145,7 @@ class SessionState:
         if row is not None:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
             self.cutoffs = dict(row.cutoffs)
+            self.usage = row.usage
         self.thread, self.saved = snapshot.thread, snapshot.saved
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
@@ -166,6 +172,7 @@ class SessionState:
             cutoffs=dict(self.cutoffs),
             forgotten_to=self.book.forgotten_to,
             deleted=self.deleted,
+            usage=self.usage,
         )
 
     @property
@@ -217,6 +224,7 @@ class SessionState:
             barrier=tuple(f"{part.kind} {part.name}" for part in self.barrier()),
             refused=refused,
             owned=tuple(self.owned),
+            usage=self.usage,
         )
 
     # ── The barrier ──────────────────────────────────────────────────────────────────────────────────
@@ -303,6 +311,20 @@ class SessionState:
     def save_call(self, call: CallRecord) -> None:
         """Write the row of a call with this step."""
         self.step.calls[call.row.call_id] = call.row
+
+    # ── Usage ────────────────────────────────────────────────────────────────────────────────────────
+
+    def use(self, record: RunRecord, more: Usage) -> None:
+        """A run has used this. Its own sum and the session's are written with the event that says so."""
+        record.info = msgspec.structs.replace(record.info, usage=record.info.usage.plus(more))
+        self.usage = self.usage.plus(more)
+        self.save_run(record)
+        self.step.row_changed = True
+
+    def budget(self, record: RunRecord) -> Budget:
+        """How much a run may use."""
+        agent = None if self.hosting is None else self.hosting.hosted(record.info.agent)
+        return self.settings.budget if agent is None else agent.budget.over(self.settings.budget)
 
     # ── Looking up ───────────────────────────────────────────────────────────────────────────────────
 

@@ -247,7 +247,7 @@ class HostPool:
         return Terms(
             agent=spec.name,
             grace_s=settings.grace_s if spec.grace_s is None else spec.grace_s,
-            deadline_s=settings.run_deadline_s,
+            deadline_s=spec.budget.over(settings.budget).deadline_s,
             call_deadline_s=settings.call_deadline_s,
             credit_events=settings.credit_events,
             credit_bytes=settings.credit_bytes,

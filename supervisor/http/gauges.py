@@ -19,8 +19,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from actors.errors import CountermandError
-from actors.events import EventKind, RunEndedData, data_of
+from actors.events import AnswerEndedData, AnswerLeftData, EventKind, RunEndedData, ToolEndedData, data_of
 from actors.model import INSIDE_SOURCES, Event
+from actors.usage import TOKENS, of_answer
 from supervisor.states import StoreState
 from supervisor.store.health import StoreHealth
 from supervisor.supervisor import Supervisor
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 SOURCES_MAX: Final = 32
 SESSIONS_KEPT: Final = 10_000
+_COUNTED: Final = frozenset({EventKind.RUN_ENDED, EventKind.ANSWER_ENDED, EventKind.ANSWER_LEFT, EventKind.TOOL_ENDED})
 _FAST: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _SLOW: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 30.0)
 
@@ -66,6 +68,13 @@ class Gauges:
         self._runs = Counter(
             "countermand_runs", "Runs that ended, by status and by source.", ["end", "source"], registry=self.registry
         )
+        self._tokens = Counter(
+            "countermand_tokens",
+            "Tokens of answers of models, as their agents say, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._calls = Counter("countermand_calls", "Calls that ended, by outcome.", ["outcome"], registry=self.registry)
         self._sources: set[str] = set()
         self._seen: OrderedDict[str, int] = OrderedDict()
         supervisor.tap(self.saw)
@@ -78,10 +87,21 @@ class Gauges:
             self._seen.popitem(last=False)
         self._lag_seconds.observe(max(0.0, time.time() - events[-1].at))  # noqa: TID251  # as the events' own times
         for event in events:
-            if event.kind == EventKind.RUN_ENDED and event.seq > last:
-                data = data_of(event)
-                if isinstance(data, RunEndedData):
-                    self._ended(data)
+            if event.seq > last and event.kind in _COUNTED:
+                self._count(event)
+
+    def _count(self, event: Event) -> None:
+        match data_of(event):
+            case RunEndedData() as ended:
+                self._ended(ended)
+            case AnswerEndedData() | AnswerLeftData() as answer:
+                cost = of_answer(answer.usage)
+                for kind in TOKENS:
+                    self._tokens.labels(kind).inc(getattr(cost, kind))
+            case ToolEndedData() as call:
+                self._calls.labels(str(call.outcome)).inc()
+            case _:
+                pass
 
     def _ended(self, data: RunEndedData) -> None:
         receipt = data.receipt

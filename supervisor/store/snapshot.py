@@ -36,6 +36,7 @@ from actors.saved import KINDS as SAVED_KINDS
 from actors.saved import Saved
 from actors.text import tail
 from actors.thread import KINDS, Thread
+from actors.usage import Usage
 from supervisor.store.documents import T, decoder, leave_out, readable
 from supervisor.store.events import PAGE, folded
 from supervisor.store.rows import pending_receipts, session_row, waiting
@@ -119,7 +120,10 @@ def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) 
         parked = connection.execute("SELECT parked FROM sessions WHERE session = ?", (session,)).fetchone()[0]
         sql = "SELECT MAX(generation), MAX(seq) FROM events WHERE session = ?"
         generation, seq = connection.execute(sql, (session,)).fetchone()
-        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked))
+        usage = Usage()
+        for run in readable(connection, RunInfo, "SELECT doc, run_id FROM runs WHERE session = ?", session):
+            usage = usage.plus(run.usage)
+        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked), usage=usage)
 
 
 def _processes(

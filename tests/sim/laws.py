@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
-from actors.model import OUTSIDE_SOURCES, Event, Message
+from actors.model import INSIDE_SOURCES, OUTSIDE_SOURCES, Event, Message
 from actors.plugin.rendering import render_anthropic, render_openai
 from actors.run_status import TERMINAL, TRANSITIONS, RunStatus
 from actors.thread import Thread
@@ -21,6 +21,7 @@ SPOKEN: Final = frozenset(
     {
         "answer.begun",
         "answer.ended",
+        "answer.left",
         "block",
         "text",
         "tool.requested",
@@ -99,6 +100,10 @@ class LogLaws:
         self.deleted = event.kind == "session.deleted"
         self._check_generation(event)
         self.answers.take(event)
+        source = (event.data.get("provenance") or {}).get("source", "")
+        assert not source or source in INSIDE_SOURCES or source.startswith(OUTSIDE_SOURCES), (
+            f"{source} is no source (L5)"
+        )
         run = event.run_id
         match event.kind:
             case "run.started":

@@ -45,7 +45,7 @@ async def answered(turn: AsyncTurn, watch: Watch, say: Say, seconds: float, *, l
                 # With it the call is asked for.
                 await say(answer.text)
                 await asyncio.sleep(BETWEEN_S)
-            answer.usage(input=1, output=2)
+            answer.usage(input=1, output=2, reasoning=1)
             answer.stop_reason = "tool_use"
             if left:
                 raise ModelBroke
@@ -83,6 +83,7 @@ class ModelAnswerLaws:
         self._begun: set[str] = set()
         # The run of each answer that is open.
         self._open: dict[str, str | None] = {}
+        self._left: set[str | None] = set()
         self._of_call: dict[str, str] = {}
 
     def take(self, event: Event) -> None:
@@ -95,12 +96,16 @@ class ModelAnswerLaws:
                 self._open[answer] = event.run_id
             case "answer.ended":
                 assert self._open.pop(answer, None) == event.run_id, f"{answer} ends, and is not open (L6)"
+            case "answer.left":
+                assert self._open.pop(answer, None) == event.run_id, f"{answer} is left, and is not open (L6)"
+                self._left.add(answer)
             case "text" | "block" | "tool.requested" if answer is not None:
                 assert self._open.get(answer) == event.run_id, f"{event.kind} of {answer}, which is not open (L6)"
                 if event.kind == "tool.requested":
                     self._of_call[event.data["call_id"]] = answer
             case "tool.started":
                 of = self._of_call.get(event.data["call_id"])
+                assert of not in self._left, f"{event.data['call_id']} starts, and {of} was left (L2)"
                 assert of is None or of not in self._open, f"{event.data['call_id']} starts before {of} ends (L2)"
             case "run.status" if event.data["status"] != "in_progress":
                 self._open = {one: run for one, run in self._open.items() if run != event.run_id}

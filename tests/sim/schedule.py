@@ -23,6 +23,7 @@ import msgspec
 from actors.model import Barrier
 from actors.ports import HostedAgent, Settings
 from actors.protocol import run_record
+from actors.usage import Budget
 from supervisor.router import RestartPolicy
 from tests.sim import ops, rewriting
 from tests.sim.client import Client, Op
@@ -72,6 +73,9 @@ OWN: Final = 0.2
 
 ANSWERED: Final = 0.2
 """In how many schedules what agents say and call is in answers of models."""
+
+BUDGETED: Final = 0.2
+"""In how many schedules runs have a budget."""
 
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
@@ -177,7 +181,18 @@ def draw(seed: int) -> Schedule:
     answered = Random(f"answered {seed}")
     if answered.random() < ANSWERED:
         drawn = _in_messages(drawn, partial(rewriting.answered, answered))
-    return drawn
+    budgeted = Random(f"budgeted {seed}")
+    return _budgeted(budgeted, drawn) if budgeted.random() < BUDGETED else drawn
+
+
+def _budgeted(random: Random, drawn: Schedule) -> Schedule:
+    """Give runs a budget: of all agents, or of the one that runs in hosts. An answer costs three tokens."""
+    drawn = _in_messages(drawn, partial(rewriting.answered, random)) if random.random() < 0.5 else drawn
+    max_tokens, max_calls = random.choice(((2, None), (3, 3), (5, None), (None, 1), (None, 2), (None, 4)))
+    if drawn.hosting is not None and random.random() < 0.5:
+        agent = msgspec.structs.replace(drawn.hosting.agent, budget=Budget(max_tokens, max_calls))
+        return replace(drawn, hosting=replace(drawn.hosting, agent=agent))
+    return replace(drawn, settings=_changed(drawn.settings, max_tokens=max_tokens, max_calls=max_calls))
 
 
 def _hosting(random: Random) -> Hosting | None:

@@ -87,6 +87,8 @@ def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
     """Yield the lines of a run. Without a supervisor it has no age: its end is recorded at the next start."""
     style = {"in_progress": "green" if served else "yellow", "queued": ""}.get(run.status, "yellow")
     what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
+    if run.usage.tokens:
+        what += f" · {run.usage.tokens:,} tokens"
     age_s = _since(run.started_at) if served else None
     yield _TreeLine(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
     for call in run.calls:

@@ -80,6 +80,8 @@ def _config_of(settings: DaemonSettings, name: str, timeout: float | None) -> Co
         )
     if isinstance(agent, Agent):
         agent = dataclasses.replace(agent, spares=0, keep="run")
+        if timeout is not None:
+            agent = dataclasses.replace(agent, run_deadline_s=None)
     if timeout is not None and timeout <= 0:
         text = "--timeout is not more than 0"
         raise Invalid(text, expected="seconds, more than 0", got=f"{timeout:g}", remedy="leave it out")

@@ -25,13 +25,23 @@ from actors.events import (
 from actors.model import Event, Message, MessageStatus, Provenance, Receipt, Role, RunInfo
 from actors.run_status import RunStatus
 from actors.thread import Thread
+from actors.usage import Usage
 from supervisor.console.client.attended import HINT, attended, status_words
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import Records, find_run
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, heading, print_json, say
 from supervisor.console.render.receipts import table
-from supervisor.console.render.words import cause_in_full, clock_time, date_time, duration, head, plural, script_ended
+from supervisor.console.render.words import (
+    cause_in_full,
+    clock_time,
+    date_time,
+    duration,
+    head,
+    plural,
+    script_ended,
+    usage_words,
+)
 
 MOMENTS_MAX: Final = 60
 """Moments of a run that are printed, the first and the last of them; the log has the others."""
@@ -247,6 +257,8 @@ def _print(out: Any, history: RunHistory) -> None:
         ("started", date_time(run.started_at) if run.started_at else "never"),
         ("ended", ended),
     ]
+    if run.usage != Usage():
+        facts.append(("used", usage_words(run.usage)))
     if run.retry_of:
         facts.append(("retry of", f"{run.retry_of} (attempt {run.attempt})"))
     facts.extend(("tried again", run_id) for run_id in history.retried_by)

@@ -7,6 +7,7 @@ import time
 from actors.errors import CountermandError
 from actors.model import Json, Provenance
 from actors.text import one_line
+from actors.usage import Usage
 
 
 def clock_time(at: float | None) -> str:
@@ -32,6 +33,18 @@ def duration(start: float | None, end: float | None) -> str:
 def plural(count: int, word: str, many: str = "") -> str:
     """Return a count with its noun; `many` where the plural is not made by an s."""
     return f"{count} {word}" if count == 1 else f"{count} {many or word + 's'}"
+
+
+def usage_words(usage: Usage) -> str:
+    """Say what a run has used; tokens only where its agent has said them."""
+    parts = [plural(usage.calls, "call")]
+    if usage.tokens or usage.cached or usage.reasoning:
+        inside = [
+            f"{count:,} {kind}" for kind, count in (("cached", usage.cached), ("reasoning", usage.reasoning)) if count
+        ]
+        more = f" ({', '.join(inside)})" if inside else ""
+        parts.insert(0, f"{usage.tokens:,} tokens: {usage.input:,} of input, {usage.output:,} of output{more}")
+    return "; ".join(parts)
 
 
 def head(text: str, width: int = 60) -> str:

@@ -8,6 +8,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
     parts.py          what the protocol decides about processes, and about reports that something has ended
     model_answers.py  what is decided about the calls of a model's answer, and what is rendered of it
     requests.py       what the protocol decides about requests: messages and their queue, Stops, deletion
+    usage.py          what is counted of runs, and their budgets
     sessions.py       what the protocol keeps of a session, and how it restores it
     session_actor.py  the session's actor: batches, hosts, reading, passivation, draining
     outages.py        what a session does while the store fails; the stop journal
@@ -28,6 +29,7 @@ from tests.sim.mutants.run_actors import RUN_ACTORS
 from tests.sim.mutants.runs import RUNS
 from tests.sim.mutants.session_actor import SESSION_ACTOR
 from tests.sim.mutants.sessions import SESSIONS
+from tests.sim.mutants.usage import USAGE
 
 __all__ = ["MUTANTS", "Mutant"]
 
@@ -37,6 +39,7 @@ MUTANTS: Final = (
     *PARTS,
     *MODEL_ANSWERS,
     *REQUESTS,
+    *USAGE,
     *SESSIONS,
     *SESSION_ACTOR,
     *OUTAGES,

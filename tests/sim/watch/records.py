@@ -18,6 +18,7 @@ from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.receipts import ReceiptLaws
 from tests.sim.watch.rest import RestLaws
 from tests.sim.watch.seen import Seen, decode_answer, stored_answers
+from tests.sim.watch.usage import UsageLaws
 
 
 class RecordLaws:
@@ -34,6 +35,7 @@ class RecordLaws:
         attempts: AttemptLaws,
         receipts: ReceiptLaws,
         rest: RestLaws,
+        usage: UsageLaws,
     ) -> None:
         self._seen = seen
         self._bounds = bounds
@@ -44,6 +46,7 @@ class RecordLaws:
         self._attempts = attempts
         self._receipts = receipts
         self._rest = rest
+        self._usage = usage
 
     def batch(self, batch: Batch) -> None:
         """One step of a session is written: what belongs together is in it together (laws L4, L10)."""
@@ -89,6 +92,7 @@ class RecordLaws:
                 case _:
                     pass
         self._bounds.batch(batch)
+        self._usage.batch(batch)
         of = batch.row or self._seen.disk.of(batch.session).row
         self._journal.without_event -= told
         if of is not None and of.deleted:

@@ -25,6 +25,7 @@ from tests.sim.watch.rest import RestLaws
 from tests.sim.watch.saves import SaveLaws
 from tests.sim.watch.seen import Seen
 from tests.sim.watch.trees import TreeLaws
+from tests.sim.watch.usage import UsageLaws
 
 if TYPE_CHECKING:
     from tests.sim.disk import Disk
@@ -52,7 +53,16 @@ class Watch(Seen):
         self.trees = TreeLaws(self, barrier, self.bounds)
         attempts = AttemptLaws(self, self.journal, self.answers)
         disk.on_batch = RecordLaws(
-            self, self.bounds, barrier, self.journal, self.answers, self.causes, attempts, ReceiptLaws(self), self.rest
+            self,
+            self.bounds,
+            barrier,
+            self.journal,
+            self.answers,
+            self.causes,
+            attempts,
+            ReceiptLaws(self),
+            self.rest,
+            UsageLaws(self),
         ).batch
 
     def enter(self, world: World) -> None:
