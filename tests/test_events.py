@@ -81,6 +81,8 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("answer.begun", {"answer": "ans_1", "provider": "anthropic", "model": "m-1"}),
     ("answer.ended", {"answer": "ans_1"}),
     ("answer.ended", {"answer": "ans_1", "usage": {"input": 3}, "stop": "tool_use", "provider_id": "msg_1"}),
+    ("answer.left", {"answer": "ans_1"}),
+    ("answer.left", {"answer": "ans_1", "usage": {"input": 3}}),
     ("block", {"answer": "ans_1", "data": {"type": "thinking", "thinking": "hm", "signature": "s"}}),
     ("block", {"answer": "ans_1", "provider": "openai", "data": {}}),
     ("text", {"text": "hello"}),

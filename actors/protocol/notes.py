@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from actors.gate.cell import CellState
 from actors.messages import ToolResult
-from actors.model import Effect, How, Outcome, Provenance
+from actors.model import OUTSIDE_SOURCES, Effect, How, Outcome, Provenance
 from actors.text import one_line
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ def who(provenance: Provenance) -> str:
     known = _WHO.get(provenance.source)
     if known is not None:
         return known if provenance.reason == known else f"{known} ({one_line(provenance.reason)})"
+    if not provenance.source.startswith(OUTSIDE_SOURCES):
+        # A word of a later version.
+        return f"it was ended by {provenance.source} ({one_line(provenance.reason)})"
     actor = "the user" if provenance.source.startswith("user.") else "a client"
     # The reason is a clause of a sentence: the model must not read a newline in it as a new line of the note.
     return f"{actor} stopped it ({one_line(provenance.source)}: {one_line(provenance.reason)})"

@@ -93,6 +93,7 @@ class ModelAnswerLaws:
             case "answer.begun":
                 assert self._repeats or answer not in self._begun, f"{answer} begins twice (L6)"
                 self._begun.add(answer)
+                self._left.discard(answer)
                 self._open[answer] = event.run_id
             case "answer.ended":
                 assert self._open.pop(answer, None) == event.run_id, f"{answer} ends, and is not open (L6)"
