@@ -41,6 +41,9 @@ keep_idle_s = 600
 overlap = true
 grace_s = 2.0
 start_s = 60
+run_deadline_s = 3600
+max_tokens = 1_000_000
+max_calls = 200
 limits = { as_bytes = 2_000_000_000 }
 in_process = false
 """
@@ -64,6 +67,9 @@ def test_a_table_has_the_keys_of_the_librarys_agent(tmp_path: Path) -> None:
         overlap=True,
         grace_s=2.0,
         start_s=60.0,
+        run_deadline_s=3600.0,
+        max_tokens=1_000_000,
+        max_calls=200,
         limits={"as_bytes": 2_000_000_000},
     )
     assert made.argv == (

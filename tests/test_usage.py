@@ -33,7 +33,7 @@ ANSWER = Usage(input=1, output=2, reasoning=1)
 """What an answer of the scripted agent costs. It has three calls, of which one is refused."""
 
 
-def ended(content: str, seed: int = 1, hosting: Hosting | None = None, **limits: Any) -> tuple[RunInfo, World]:
+def ended(content: str, seed: int = 1, *, hosting: Hosting | None = None, **limits: Any) -> tuple[RunInfo, World]:
     with World(seed, settings=settings(**limits), hosting=hosting) as world:
         accepted = world.answer("s", message("a", content))
         settled(world)
@@ -57,7 +57,7 @@ def ended(content: str, seed: int = 1, hosting: Hosting | None = None, **limits:
     ],
 )
 def test_l14_a_run_that_needs_more_than_its_budget_expires(
-    seed: int, content: str, limits: dict[str, int], used: Usage
+    seed: int, content: str, limits: dict[str, Any], used: Usage
 ) -> None:
     run, world = ended(content, seed, **limits)
     assert run.status is RunStatus.EXPIRED
@@ -79,7 +79,7 @@ def test_l14_a_run_that_needs_more_than_its_budget_expires(
         ("write=0.1 bad write=0.1", {"max_calls": 2, "max_tokens": 1}, Usage(calls=2)),
     ],
 )
-def test_a_run_may_use_its_whole_budget(seed: int, content: str, limits: dict[str, int], used: Usage) -> None:
+def test_a_run_may_use_its_whole_budget(seed: int, content: str, limits: dict[str, Any], used: Usage) -> None:
     run, _ = ended(content, seed, **limits)
     assert (run.status, run.usage) == (RunStatus.COMPLETED, used)
 

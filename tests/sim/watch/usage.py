@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from actors.model import Event, RunStatus
+from actors.model import Event
 from actors.ports import Batch
+from actors.run_status import RunStatus
 from actors.usage import Budget, Usage, of_answer
 from tests.sim.laws import SPOKEN
 from tests.sim.watch.seen import Seen
