@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from actors.events import RunEndedData, as_data
 from actors.model import Event, Receipt, RunInfo
 from actors.ports import Batch, SessionRow
 from actors.run_status import RunStatus
@@ -60,8 +61,9 @@ def a_session(name: str, *, half: bool) -> Batch:
             add("tool.started", {"call_id": call})
             add("tool.ended", {"call_id": call, "tool": "shell", "outcome": "finished", "content": "it is done " * 20})
             add("run.status", {"status": "completed"})
-            add("run.ended", {"status": "completed", "receipt": {}})
-            receipts.append(Receipt(f"rcpt_{run_id}", run_id, generation, None, at, at, complete=True))
+            receipt = Receipt(f"rcpt_{run_id}", run_id, generation, None, at, at, complete=True)
+            add("run.ended", as_data(RunEndedData(status=RunStatus.COMPLETED, receipt=receipt)))
+            receipts.append(receipt)
         status = RunStatus.IN_PROGRESS if open_ else RunStatus.COMPLETED
         runs.append(
             RunInfo(
