@@ -39,6 +39,7 @@ from actors.requests import NewMessage
 from actors.run_status import RunStatus
 from supervisor.store import schema
 from supervisor.store.connection import CHECK_EVERY_S
+from supervisor.store.events import PAGE
 from supervisor.store.groups import PRUNE_EVERY
 from supervisor.store.pen import GROUP_MAX
 from supervisor.store.reader import IDLE_MAX, SqliteReader
@@ -243,6 +244,13 @@ def test_events_are_paged_and_the_thread_is_their_fold(store: SqliteStore) -> No
     assert store.reader.last_seq("s") == count
     assert store.reader.last_seq("nobody") == 0
     assert store.reader.events("nobody") == []
+    (message,) = store.reader.thread("s")
+    assert message.content.split() == [str(seq) for seq in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("count", [PAGE - 1, PAGE, PAGE + 1, 2 * PAGE])
+def test_a_log_that_ends_at_the_end_of_a_page_or_beside_it_is_folded_whole(store: SqliteStore, count: int) -> None:
+    write(store, batch(1, events=tuple(text(seq, f"{seq} ") for seq in range(1, count + 1))))
     (message,) = store.reader.thread("s")
     assert message.content.split() == [str(seq) for seq in range(1, count + 1)]
 

@@ -52,6 +52,8 @@ class WriterConnection:
         self._on_lost = on_lost
         self.connection: sqlite3.Connection | None = open_writer(path, busy_timeout_s)
         self._checked_at: float | None = None
+        # As text, since they are looked up after each piece of work, and a `Path` would be made into text each time.
+        self._watched = (str(path), f"{path}-wal")
         self._files = self._files_now()
 
     def insist(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -128,7 +130,7 @@ class WriterConnection:
 
     def _files_now(self) -> list[tuple[int, int] | None]:
         """The identities of the store's file and of its write-ahead log."""
-        return [_identity(self._path), _identity(self._path.with_name(self._path.name + "-wal"))]
+        return [_identity(path) for path in self._watched]
 
     def _check_files(self) -> None:
         """Raise OSError if the files were removed or replaced: no reader would find what was just written."""
@@ -148,7 +150,7 @@ def _rolled_back(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+def _identity(path: str) -> tuple[int, int] | None:
     """Device and inode of a file; None where there is none."""
     try:
         status = os.stat(path)

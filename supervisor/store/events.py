@@ -91,14 +91,17 @@ def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -
 
     Most of a log is output, and other kinds are not read.
     """
-    wanted = sorted(kinds)
+    # As plain strings: SQLite's module looks for an adapter for each value of any other class, at every query.
+    wanted = sorted(map(str, kinds))
     marks = ", ".join("?" * len(wanted))
     sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
-    after = 0
-    while page := connection.execute(sql, (session, after, *wanted, PAGE)).fetchall():
+    after, page_full = 0, True
+    while page_full:
+        page = connection.execute(sql, (session, after, *wanted, PAGE)).fetchall()
         for seq, _, generation, run_id, kind, data, at in page:
             yield Event(seq, session, generation, run_id, kind, {}, at), decoded(kind, data)
-        after = page[-1][0]
+        page_full = len(page) == PAGE
+        after = page[-1][0] if page else after
 
 
 def last_seq(connection: sqlite3.Connection, session: str) -> int:

@@ -71,8 +71,11 @@ class _Log:
     def add(self, event: Event, data: EventData) -> None:
         """Add the next event. One that cannot be decoded is logged, named in `left_out`, and left out."""
         run_id = event.run_id
-        self.thread.add(event, data)
-        self.saved.add(event, data)
+        # Most events concern only one of the two, and to find that out by its kind is cheaper than by its data.
+        if event.kind in KINDS:
+            self.thread.add(event, data)
+        if event.kind in SAVED_KINDS:
+            self.saved.add(event, data)
         if event.kind == EventKind.RUN_ENDED:
             # Even if its receipt cannot be decoded, the run is over.
             self.over.add(run_id or "")
