@@ -5,7 +5,7 @@ A message that an agent put together with `turn.emit` and `turn.call` has none: 
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct, field
 
@@ -13,12 +13,14 @@ from msgspec import Struct, field
 class TextPart(Struct, frozen=True, tag="text"):
     """A piece of text."""
 
+    type: ClassVar[Literal["text"]] = "text"
     text: str
 
 
 class BlockPart(Struct, frozen=True, tag="block"):
     """A block that only its provider understands, as it came: a thinking block, a reasoning item."""
 
+    type: ClassVar[Literal["block"]] = "block"
     provider: str | None
     data: dict[str, Any]
 
@@ -26,6 +28,7 @@ class BlockPart(Struct, frozen=True, tag="block"):
 class CallPart(Struct, frozen=True, tag="call"):
     """A call. Its result is the tool message with its `id`; `provider_id` is what the model called it."""
 
+    type: ClassVar[Literal["call"]] = "call"
     id: str
     name: str
     arguments: dict[str, Any]

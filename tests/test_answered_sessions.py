@@ -1,17 +1,18 @@
 """Sessions with a scripted model that thinks: stopped and superseded anywhere, each next request is taken and is true.
 
-The agent is the one of docs/agents.md. The model stands where the SDK does, refuses what the provider refuses, and says
-what it is told to.
+The agent is the one of docs/agents.md: in the supervisor's process, and in a host. The model stands where the SDK does,
+and says what it is told to; what the provider would refuse of a request fails the test.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
+import json
 import sys
 import threading
-from collections.abc import AsyncIterator
-from types import ModuleType, SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,10 +20,12 @@ import pytest
 from actors import Message, NewMessage, Turn, tool
 from actors.protocol.notes import ANSWER_OVER
 from supervisor import SessionHandle
+from supervisor.agent import Agent
 from tests.kit import WAIT_S, Kit, check_rest, log, message, say, stop, until
 from tests.provider_checker import check_anthropic
 from tests.test_agents_page import CODE
 
+SDK = Path(__file__).parent / "fake_sdk"
 WAITS = "waits"
 """In a script: the model says nothing more, until it is cut off."""
 
@@ -35,56 +38,30 @@ def use(identity: str, text: str) -> dict[str, Any]:
     return {"type": "tool_use", "id": identity, "name": "note", "input": {"text": text}}
 
 
-class Block(SimpleNamespace):
-    """A block of an answer, as the SDK has it."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
 class Model:
-    """The provider: `scripts` are its answers, in order, each a list of texts, blocks and `WAITS`."""
+    """The provider: what it will say, and what it was asked. See `tests/fake_sdk`."""
 
-    def __init__(self) -> None:
-        self.scripts: list[list[Any]] = []
-        self.requests: list[list[dict[str, Any]]] = []
-        self.waiting = threading.Event()
-        self.messages = self
+    def __init__(self, folder: Path, *, hosted: bool) -> None:
+        self.folder = folder
+        self.hosted = hosted
 
-    def stream(self, *, messages: list[dict[str, Any]], thinking: object, **_: object) -> Model.Stream:
-        check_anthropic(messages, thinking=True, as_said=True)
-        assert thinking
-        self.requests.append(messages)
-        return Model.Stream(self, self.scripts.pop(0) if self.scripts else ["All done."])
+    def says(self, *answers: list[Any]) -> None:
+        """Have it give these answers, in their order."""
+        for number, answer in enumerate(answers):
+            (self.folder / f"script_{number}").write_text(json.dumps(answer))
 
-    class Stream:
-        """One answer of it."""
+    @property
+    def requests(self) -> list[list[dict[str, Any]]]:
+        """What it was asked. Each is a request that the provider takes."""
+        asked = [json.loads(path.read_text()) for path in sorted(self.folder.glob("request_*"))]
+        for one in asked:
+            assert one["thinking"]
+            check_anthropic(one["messages"], thinking=True, as_said=True)
+        return [one["messages"] for one in asked]
 
-        def __init__(self, model: Model, script: list[Any]) -> None:
-            self.model = model
-            self.script = script
-
-        async def __aenter__(self) -> Model.Stream:
-            return self
-
-        async def __aexit__(self, *_: object) -> None:
-            return None
-
-        async def __aiter__(self) -> AsyncIterator[Any]:
-            for part in self.script:
-                if part is WAITS:
-                    self.model.waiting.set()
-                    await asyncio.Event().wait()
-                elif isinstance(part, str):
-                    yield SimpleNamespace(type="text", text=part)
-                    yield SimpleNamespace(type="content_block_stop", content_block=Block(type="text", text=part))
-                else:
-                    yield SimpleNamespace(type="content_block_stop", content_block=Block(**part))
-
-        async def get_final_message(self) -> Any:
-            calls = any(isinstance(part, dict) and part["type"] == "tool_use" for part in self.script)
-            usage = SimpleNamespace(input_tokens=7, output_tokens=3)
-            return SimpleNamespace(id="msg_1", stop_reason="tool_use" if calls else "end_turn", usage=usage)
+    def waits(self) -> None:
+        """Wait until it says nothing more."""
+        until((self.folder / "waiting").exists, "the model waits")
 
 
 class Tools:
@@ -103,21 +80,34 @@ class Tools:
         self.note = note
 
 
-@pytest.fixture
-def model(monkeypatch: pytest.MonkeyPatch) -> Model:
-    one = Model()
-    sdk = ModuleType("anthropic")
-    sdk.AsyncAnthropic = lambda: one  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "anthropic", sdk)
+@pytest.fixture(params=["inside", "host"])
+def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Model:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    monkeypatch.setenv("MODEL_FOLDER", str(folder))
     monkeypatch.setenv("MODEL", "m-1")
-    return one
+    spec = importlib.util.spec_from_file_location("anthropic", SDK / "anthropic.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sdk = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "anthropic", sdk)
+    spec.loader.exec_module(sdk)
+    return Model(folder, hosted=request.param == "host")
 
 
-def session_of(kit: Kit, tools: Tools) -> SessionHandle:
+def session_of(kit: Kit, model: Model, tools: Tools) -> SessionHandle:
+    """A session with the agent of the page."""
     (code,) = (code for code in CODE if "turn.answer(" in code)
-    names: dict[str, Any] = {}
-    exec(code, names)
-    return kit.session(names["answer"], tools=[tools.note])
+    if not model.hosted:
+        names: dict[str, Any] = {}
+        exec(code, names)
+        return kit.session(names["answer"], tools=[tools.note])
+    own = model.folder / "own"
+    own.mkdir()
+    (own / "thinks.py").write_text(code.replace("from actors import", "from countermand import"))
+    env = {kit.mark: "1", "MODEL": "m-1", "MODEL_FOLDER": str(model.folder)}
+    spec = Agent(run="thinks:answer", path=[str(own), str(SDK)], env=env, spares=0)
+    return kit.start(spec, tools=[tools.note]).session("s1")
 
 
 def ended(session: SessionHandle, run: str) -> str:
@@ -132,8 +122,8 @@ def answers(session: SessionHandle) -> list[Message]:
 
 
 def test_a_run_with_thinking_and_a_batch_of_calls_comes_to_its_end(kit: Kit, model: Model) -> None:
-    session = session_of(kit, Tools())
-    model.scripts = [[thought("hm"), "I note.", use("toolu_1", "a"), use("toolu_2", "b")], [thought("so"), "Noted."]]
+    session = session_of(kit, model, Tools())
+    model.says([thought("hm"), "I note.", use("toolu_1", "a"), use("toolu_2", "b")], [thought("so"), "Noted."])
     assert ended(session, say(session)) == "completed"
     assert len(model.requests) == 2
     assert model.requests[1][1]["content"] == [
@@ -156,8 +146,8 @@ def test_a_run_with_thinking_and_a_batch_of_calls_comes_to_its_end(kit: Kit, mod
 def test_after_an_end_in_the_middle_of_a_tool_each_later_request_is_taken(kit: Kit, model: Model, how: str) -> None:
     """The case that left a session in which every later call was refused."""
     tools = Tools()
-    session = session_of(kit, tools)
-    model.scripts = [[thought("hm"), use("toolu_1", "a"), use("toolu_2", "hold")]]
+    session = session_of(kit, model, tools)
+    model.says([thought("hm"), use("toolu_1", "a"), use("toolu_2", "hold")])
     first = say(session)
     assert tools.started.wait(WAIT_S)
     if how == "stop":
@@ -191,10 +181,10 @@ SCRIPT: list[Any] = [thought("hm"), "Some ", "text.", use("toolu_1", "a"), thoug
 def test_a_takeover_at_each_place_of_an_answer_leaves_what_the_provider_takes(
     kit: Kit, model: Model, place: int
 ) -> None:
-    session = session_of(kit, Tools())
-    model.scripts = [[*SCRIPT[:place], WAITS]]
+    session = session_of(kit, model, Tools())
+    model.says([*SCRIPT[:place], WAITS])
     first = say(session)
-    assert model.waiting.wait(WAIT_S)
+    model.waits()
     spoken = sum(isinstance(part, str) or part["type"] == "thinking" for part in SCRIPT[:place])
     until(lambda: sum(event.kind in ("text", "block") for event in log(session)) == spoken, "it is in the log")
     second = session.ask(NewMessage(content="no, do this"), timeout=WAIT_S).run_id

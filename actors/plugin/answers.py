@@ -37,12 +37,13 @@ BLOCK_MAX_BYTES: Final = 1_048_576
 NAME_MAX_CHARS: Final = 256
 ANSWERS_OPEN_MAX: Final = 64
 CALLS_UNSENT_MAX: Final = 256
+USAGE_KINDS_MAX: Final = 64
 
 
 class _Call:
     """A call of an answer: what was asked for, and once it was sent its id and the future of its result."""
 
-    def __init__(self, answer: _Answer, prepared: PreparedCall) -> None:
+    def __init__(self, answer: AnswerBase, prepared: PreparedCall) -> None:
         self._answer = answer
         self._prepared = prepared
         self._sent: tuple[str, Future[ToolResult]] | None = None
@@ -80,8 +81,8 @@ class _Call:
         return self._sent
 
 
-class _Answer:
-    """The common part of both kinds of answers: what is said with its end, and the checks.
+class AnswerBase:
+    """The common part of all kinds of answers: what is said with its end, and the checks.
 
     Attributes:
         stop_reason: why the model ended the answer, in its provider's words; set it before the end.
@@ -90,7 +91,7 @@ class _Answer:
 
     def __init__(self, core: TurnCore, provider: str | None, model: str | None) -> None:
         for name, value in (("provider", provider), ("model", model)):
-            _check_name(name, value)
+            check_name(name, value)
         self.core = core
         self.id = core.new_answer_id()
         self.open = False
@@ -101,11 +102,12 @@ class _Answer:
         self._begun = False
         self._usage: dict[str, int] = {}
 
-    def usage(self, **counts: int) -> None:
+    def usage(self, /, **counts: int) -> None:
         """Note what the answer cost, in tokens: ``input=…, output=…, cached=…``. It is said with the answer's end.
 
         Also where the answer is left by an exception; not where the run is ended in the middle of it.
-        A later number of the same kind replaces an earlier one. Raises Invalid if one is no whole number.
+        A later number of the same kind replaces an earlier one. Raises Invalid if one is no whole number, or if there
+        are more than `USAGE_KINDS_MAX` kinds.
         """
         for kind, count in counts.items():
             if not _is_count(count):
@@ -115,7 +117,15 @@ class _Answer:
                     got=f"{kind}={shown(count)}",
                     remedy="answer.usage(input=…, output=…)",
                 )
-        self._usage |= {storable(kind)[:NAME_MAX_CHARS]: count for kind, count in counts.items()}
+        usage = self._usage | {storable(kind)[:NAME_MAX_CHARS]: count for kind, count in counts.items()}
+        if len(usage) > USAGE_KINDS_MAX:
+            raise Invalid(
+                "there are too many kinds of usage",
+                expected=f"at most {USAGE_KINDS_MAX} for one answer",
+                got=f"{len(usage)}",
+                remedy="note the sums that matter",
+            )
+        self._usage = usage
 
     def _begin(self) -> tuple[Emitted, int]:
         if self._begun:
@@ -131,7 +141,7 @@ class _Answer:
 
     def _end(self) -> tuple[Emitted, int]:
         for name, value in (("stop_reason", self.stop_reason), ("provider_id", self.provider_id)):
-            _check_name(name, value)
+            check_name(name, value)
         data = AnswerEndedData(answer=self.id, usage=self._usage, stop=self.stop_reason, provider_id=self.provider_id)
         return data, len(msgspec.json.encode(data))
 
@@ -160,7 +170,7 @@ class _Answer:
 
     def _block(self, data: Mapping[str, Any], provider: str | None) -> tuple[Emitted, int]:
         """Check a block. It has to be JSON already: what would be changed on the way is not given back as it came."""
-        _check_name("provider", provider)
+        check_name("provider", provider)
         if provider is None and self._provider is None:
             raise Invalid(
                 "a block belongs to a provider",
@@ -169,24 +179,24 @@ class _Answer:
                 remedy="name the provider as it is named where the thread is rendered for it",
             )
         try:
-            given = msgspec.json.encode(data)
-            kept: JsonObject = storable_json(dict(data))
-            same = given == msgspec.json.encode(kept)
-        except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
-            given, kept, same = b"", {}, False
-        if not same or len(given) > BLOCK_MAX_BYTES:
+            given = dict(data)
+            kept: JsonObject = storable_json(given)
+            size, same = len(msgspec.json.encode(kept)), kept == given
+        except (TypeError, ValueError, RecursionError):
+            size, kept, same = 0, {}, False
+        if not same or size > BLOCK_MAX_BYTES:
             raise Invalid(
                 "this block cannot be kept as it is",
                 expected=f"an object of plain JSON, at most {BLOCK_MAX_BYTES} bytes",
-                got=shown(data) if not same else f"{len(given)} bytes",
+                got=shown(data) if not same else f"{size} bytes",
                 remedy="hand in what the provider sent, decoded from JSON (of an SDK's object: to_dict())",
             )
         own = provider if provider != self._provider else None
-        return BlockData(answer=self.id, provider=own, data=kept), len(given)
+        return BlockData(answer=self.id, provider=own, data=kept), size
 
     def _prepared(self, tool: str, arguments: Mapping[str, Any], provider_id: str | None) -> PreparedCall:
         self._check_open()
-        _check_name("provider_id", provider_id)
+        check_name("provider_id", provider_id)
         return self.core.prepare_call(tool, dict(arguments))._replace(answer=self.id, provider_id=provider_id)
 
     def _check_open(self) -> None:
@@ -204,7 +214,8 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-def _check_name(name: str, value: object) -> None:
+def check_name(name: str, value: object) -> None:
+    """Raise Invalid if a name of the provider's cannot be kept as it is."""
     if value is not None and (not isinstance(value, str) or len(value) > NAME_MAX_CHARS or storable(value) != value):
         raise Invalid(
             f"this {name} cannot be kept",
@@ -224,7 +235,7 @@ class ModelCall(_Call):
         return core.called(call_id, core.pending.wait(reply, None))
 
 
-class ModelAnswer(_Answer):
+class ModelAnswer(AnswerBase):
     """An answer of a model, in a plain agent: ``with turn.answer(provider="anthropic") as answer``.
 
     As `AsyncModelAnswer`; each method blocks its thread, and raises RunCancelled after a cancel.
@@ -303,7 +314,7 @@ class AsyncModelCall(_Call, Awaitable[ToolResult]):
             return await answer.wait(*self._asked())
 
 
-class AsyncModelAnswer(_Answer):
+class AsyncModelAnswer(AnswerBase):
     """An answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.
 
     What is said in it is one message of the thread, in the order in which it is said. Its calls are one batch: they

@@ -13,20 +13,25 @@ An answer of a model (`turn.answer`) is given back to its own provider as it cam
 order, the blocks to the byte, the calls under the provider's ids. `provider` is the name that the answer was begun
 with. For any other provider its blocks are left out, its calls have our ids, and they follow its text. What providers
 refuse of a partial answer is left out: a block of thinking behind which nothing came.
+
+A host has messages of its own, with the same attributes, and this file is loaded there too. So it needs nothing but the
+standard library, runs from Python 3.9 on, and looks at no class of messages and parts.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-import msgspec
+if TYPE_CHECKING:
+    from typing import TypeAlias
 
-from actors.model import JsonObject, Message, MessageStatus, Outcome, Role, ToolCall
-from actors.parts import BlockPart, CallPart, TextPart
+    from actors.model import JsonObject, Message, ToolCall
+    from actors.parts import CallPart
 
 OPENING: Final = "The conversation so far:"
 """The user text before a thread that begins with the assistant, in the format in which the user has to be first."""
@@ -38,27 +43,30 @@ _NAME_MAX_CHARS: Final = 64
 _THINKING: Final = frozenset({"thinking", "redacted_thinking"})
 
 _INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
-    Outcome.NOT_STARTED: "This call was not started.",
-    Outcome.INTERRUPTED: "This call was interrupted before it ended; it may have had effects.",
-    Outcome.FINISHED: "The call ended without output.",
+    "not_started": "This call was not started.",
+    "interrupted": "This call was interrupted before it ended; it may have had effects.",
+    "finished": "The call ended without output.",
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Called:
-    """A call with its result."""
+    """A call with its result, under the id that the provider is given."""
 
-    call: ToolCall
+    id: str
+    name: str
+    arguments: JsonObject
     result: Message
 
 
-_Part: TypeAlias = str | JsonObject | _Called
-"""A text, a block of the provider that is asked, or a call."""
-_Keep: TypeAlias = Callable[[list[_Part]], list[_Part]]
-"""Leaves out blocks that the provider would not take where they stand."""
+if TYPE_CHECKING:
+    # A text, a block of the provider that is asked, or a call.
+    _Part: TypeAlias = str | JsonObject | _Called
+    # Leaves out blocks that the provider would not take where they stand.
+    _Keep: TypeAlias = Callable[[list[_Part]], list[_Part]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _AssistantMessage:
     """The parts of one assistant message."""
 
@@ -95,16 +103,15 @@ def render_openai(messages: Sequence[Message], *, provider: str | None = None) -
         if turn.calls:
             said["tool_calls"] = [
                 {
-                    "id": called.call.id,
+                    "id": called.id,
                     "type": "function",
-                    "function": {"name": _name(called.call.name), "arguments": _arguments(called.call)},
+                    "function": {"name": _name(called.name), "arguments": _json(called.arguments)},
                 }
                 for called in turn.calls
             ]
         rendered.append(said)
         rendered.extend(
-            {"role": "tool", "tool_call_id": called.call.id, "content": _content(called.result)}
-            for called in turn.calls
+            {"role": "tool", "tool_call_id": called.id, "content": _content(called.result)} for called in turn.calls
         )
     return rendered
 
@@ -130,15 +137,15 @@ def render_responses(messages: Sequence[Message], *, provider: str | None = None
                 rendered.append(
                     {
                         "type": "function_call",
-                        "call_id": part.call.id,
-                        "name": _name(part.call.name),
-                        "arguments": _arguments(part.call),
+                        "call_id": part.id,
+                        "name": _name(part.name),
+                        "arguments": _json(part.arguments),
                     }
                 )
             else:
                 rendered.append(dict(part))
         rendered.extend(
-            {"type": "function_call_output", "call_id": called.call.id, "output": _content(called.result)}
+            {"type": "function_call_output", "call_id": called.id, "output": _content(called.result)}
             for called in turn.calls
         )
     return rendered
@@ -196,14 +203,14 @@ def _as_block(part: _Part) -> JsonObject:
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if isinstance(part, _Called):
-        return {"type": "tool_use", "id": part.call.id, "name": _name(part.call.name), "input": part.call.arguments}
+        return {"type": "tool_use", "id": part.id, "name": _name(part.name), "input": part.arguments}
     return dict(part)
 
 
 def _as_result(called: _Called) -> JsonObject:
     result = called.result
-    block: JsonObject = {"type": "tool_result", "tool_use_id": called.call.id, "content": _content(result)}
-    if result.is_error or result.outcome != Outcome.FINISHED:
+    block: JsonObject = {"type": "tool_result", "tool_use_id": called.id, "content": _content(result)}
+    if result.is_error or result.outcome != "finished":
         block["is_error"] = True
     return block
 
@@ -287,15 +294,15 @@ def _without_lone_reasoning(parts: list[_Part]) -> list[_Part]:
 
 def _turns(messages: Sequence[Message], provider: str | None, keep: _Keep) -> list[str | _AssistantMessage]:
     """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
-    shown = [message for message in messages if message.status != MessageStatus.RETRACTED]
+    shown = [message for message in messages if message.status != "retracted"]
     turns: list[str | _AssistantMessage] = []
     used: set[str] = set()
     for place, message in enumerate(shown):
-        if message.role == Role.ASSISTANT:
+        if message.role == "assistant":
             parts = keep(_parts(message, _results_behind(shown, place), used, provider))
             if parts:
                 turns.append(_AssistantMessage(parts))
-        elif message.role in (Role.USER, Role.NOTE) and message.content.strip():
+        elif message.role in ("user", "note") and message.content.strip():
             if turns and isinstance(turns[-1], str):
                 turns[-1] = f"{turns[-1]}\n\n{message.content}"
             else:
@@ -308,21 +315,28 @@ def _parts(
 ) -> list[_Part]:
     """Return the parts of an assistant message that a provider is to have; see the head of this file."""
     own = provider is not None and message.answer is not None and message.answer.provider == provider
-    calls = (CallPart(call.id, call.name, call.arguments) for call in message.tool_calls)
-    parts = message.parts or (TextPart(message.content), *calls)
     made: list[_Part] = []
-    for part in parts:
-        if isinstance(part, TextPart) and part.text.strip():
-            made.append(part.text)
-        elif isinstance(part, BlockPart) and provider is not None and part.provider == provider:
-            made.append(part.data)
-        elif isinstance(part, CallPart) and results[part.id]:
-            identity = part.provider_id if own and part.provider_id else part.id
-            call = ToolCall(_unused(identity, used), part.name, part.arguments)
-            made.append(_Called(call, results[part.id].popleft()))
-    if own or not message.parts:
+
+    def add(call: ToolCall | CallPart, identity: str) -> None:
+        if results[call.id]:
+            made.append(_Called(_unused(identity, used), call.name, call.arguments, results[call.id].popleft()))
+
+    if not message.parts:
+        if message.content.strip():
+            made.append(message.content)
+        for call in message.tool_calls:
+            add(call, call.id)
         return made
-    text = "".join(part.text for part in parts if isinstance(part, TextPart))
+    for part in message.parts:
+        if part.type == "call":
+            add(part, part.provider_id if own and part.provider_id else part.id)
+        elif part.type == "text" and part.text.strip():
+            made.append(part.text)
+        elif part.type == "block" and provider is not None and part.provider == provider:
+            made.append(part.data)
+    if own:
+        return made
+    text = "".join(part.text for part in message.parts if part.type == "text")
     spoken: list[_Part] = [part for part in made if isinstance(part, dict)]
     if text.strip():
         spoken.append(text)
@@ -334,7 +348,7 @@ def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str,
     results: defaultdict[str, deque[Message]] = defaultdict(deque)
     for behind in range(place + 1, len(messages)):
         message = messages[behind]
-        if message.role != Role.TOOL:
+        if message.role != "tool":
             break
         if message.tool_call_id is not None:
             results[message.tool_call_id].append(message)
@@ -355,15 +369,11 @@ def _name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)[:_NAME_MAX_CHARS] or "_"
 
 
-def _arguments(call: ToolCall) -> str:
-    return _json(call.arguments)
-
-
 def _json(value: JsonObject) -> str:
-    return msgspec.json.encode(value).decode()
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _content(result: Message) -> str:
     if result.content.strip():
         return result.content
-    return _INSTEAD_OF_NOTHING[result.outcome or Outcome.FINISHED]
+    return _INSTEAD_OF_NOTHING[result.outcome or "finished"]

@@ -5,6 +5,7 @@
     host.py               one process in which an agent runs: its tree, its socket, its hello, its end
     run.py                one run in a host: converts frames to actions of its turn, and back
     calls.py              the calls that a host asks for, and those that it executes itself
+    answers.py            the answers of models that a host puts on record
     processes.py          the process trees that a host asks for
     account.py            the credit of a run in a host
     late.py               frames that come after the end of their run, counted

@@ -87,26 +87,30 @@ class HostCalls:
 
     # ── What the host asks for ────────────────────────────────────────────────────────────────────
 
-    def requested(self, request: Request, call: frames.Call) -> None:
-        """Ask the session for a call. The request is answered when the call has its result."""
+    def requested(self, request: Request, call: frames.Call, answer: str | None) -> None:
+        """Ask the session for a call. The request is answered when the call has its result.
+
+        `answer`: the id of the model's answer that it is a part of.
+        """
         if self._turn.token.provenance is not None:
             self._refuse(request, RunCancelled(self._turn.token.provenance))
         elif call.where == "host":
             foreign = self._foreign(request.id, call)
-            self._ask(request, self._check(call, foreign))
+            self._ask(request, self._check(call, foreign, answer))
         else:
             self._account.hold()
-            self._around.elsewhere(lambda: self._check_elsewhere(request, call))
+            self._around.elsewhere(lambda: self._check_elsewhere(request, call, answer))
 
-    def _check_elsewhere(self, request: Request, call: frames.Call) -> None:
+    def _check_elsewhere(self, request: Request, call: frames.Call, answer: str | None) -> None:
         """Check a call; on another thread."""
-        prepared = self._check(call, None)
+        prepared = self._check(call, None, answer)
         self._around.post(lambda: self._account.go_on(lambda: self._ask(request, prepared)))
 
-    def _check(self, call: frames.Call, foreign: Foreign | None) -> PreparedCall | BaseException:
+    def _check(self, call: frames.Call, foreign: Foreign | None, answer: str | None) -> PreparedCall | BaseException:
         try:
             where = Where.DAEMON if foreign is None else Where.HOST
-            return self._turn.prepare_named(call.tool, call.arguments, foreign, call.provider_id, where)
+            prepared = self._turn.prepare_named(call.tool, call.arguments, foreign, call.provider_id, where)
+            return prepared._replace(answer=answer)
         except BaseException as error:  # noqa: BLE001  # the check may be foreign code; the host gets the error
             return error
 

@@ -134,11 +134,59 @@ class Hello(Params, frozen=True, kw_only=True):
     ] = None
 
 
+OpenAnswer = Annotated[
+    int, Meta(ge=1, le=ID_MAX, description="The number of an open answer, as the host gave it in `answer.begin`.")
+]
+Name = Annotated[str | None, Meta(description="At most 256 characters; it is kept as it is.")]
+
+
 class Emit(Params, frozen=True, kw_only=True):
     """The agent says a text. It is in the log, and in the thread, once it is durable."""
 
     fence: Fence
     text: Annotated[str, Meta(description="At most 65,536 bytes in UTF-8, from a host that can `credit`.")]
+    answer: Annotated[OpenAnswer | None, Meta(description="The open answer that it is a part of; null: of none.")] = (
+        None
+    )
+
+
+class BeginAnswer(Params, frozen=True, kw_only=True):
+    """A model begins to answer: what names this answer from here on is one message of the thread."""
+
+    fence: Fence
+    answer: Annotated[
+        int, Meta(ge=1, le=ID_MAX, description="Counted by the host. One that is open is not begun again.")
+    ]
+    provider: Annotated[Name, Meta(description="Whose model it is; its blocks are given back to that one.")] = None
+    model: Annotated[Name, Meta(description="For people.")] = None
+
+
+class KeepBlock(Params, frozen=True, kw_only=True):
+    """Keep a block that only its provider understands, at this place of an answer, as it came."""
+
+    fence: Fence
+    answer: OpenAnswer
+    data: Annotated[JsonObject, Meta(description="The whole block: at most 1 MiB as JSON.")]
+    provider: Annotated[Name, Meta(description="Whose it is; null: that of the answer.")] = None
+
+
+class EndAnswer(Params, frozen=True, kw_only=True):
+    """An answer is complete. Its calls start when this is durable."""
+
+    fence: Fence
+    answer: OpenAnswer
+    usage: Annotated[dict[str, Count], Meta(description="What it cost, in tokens, by kind; at most 64 kinds.")] = field(
+        default_factory=dict
+    )
+    stop: Annotated[Name, Meta(description="Why the model ended it, in its provider's words.")] = None
+    provider_id: Annotated[Name, Meta(description="The provider's own id of the answer.")] = None
+
+
+class LeaveAnswer(Params, frozen=True, kw_only=True):
+    """An answer is left before its end: what is said of it stays, as a partial one, and none of its calls starts."""
+
+    fence: Fence
+    answer: OpenAnswer
 
 
 class Progress(Params, frozen=True, kw_only=True):
@@ -178,6 +226,10 @@ class Call(Params, frozen=True, kw_only=True):
     deadline_s: Annotated[
         Annotated[float, Meta(gt=0.0)] | None,
         Meta(description="Of a tool of the host: seconds from its start until it is closed."),
+    ] = None
+    answer: Annotated[
+        OpenAnswer | None,
+        Meta(description="The open answer that it is a part of: it starts when that has ended. Null: of none."),
     ] = None
 
 
@@ -417,6 +469,10 @@ CANCEL_REQUEST: Final = "$/cancel_request"
 FROM_HOST: Final = (
     Method("hello", Hello, Welcome),
     Method("emit", Emit, None),
+    Method("answer.begin", BeginAnswer, None),
+    Method("block", KeepBlock, None),
+    Method("answer.end", EndAnswer, None),
+    Method("answer.leave", LeaveAnswer, None),
     Method("progress", Progress, None),
     Method("typing", Typing, None),
     Method("call", Call, CallDone),
@@ -484,11 +540,15 @@ class Request(NamedTuple):
 
 
 class Notification(NamedTuple):
-    """The other side reports; `size` is the length of the line in bytes."""
+    """The other side reports; `size` is the length of the line in bytes.
+
+    `mended`: a half of a surrogate pair in it was replaced.
+    """
 
     method: str
     params: bytes
     size: int
+    mended: bool = False
 
 
 class Answer(NamedTuple):
@@ -518,7 +578,7 @@ _FAULTS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 def decoded(line: bytes) -> Frame:
     """Take a line apart. Raises NotAFrame."""
-    envelope = _envelope(line)
+    envelope, mended = _envelope(line)
     number, method = envelope.id, envelope.method
     has_result, has_error = bool(envelope.result), envelope.error is not UNSET
     if method is not UNSET:
@@ -526,7 +586,7 @@ def decoded(line: bytes) -> Frame:
             raise NotAFrame(f"it has a method and is an answer: {excerpt(line)}")
         params = bytes(envelope.params) or b"{}"
         if number is UNSET:
-            return Notification(method, params, len(line))
+            return Notification(method, params, len(line), mended)
         if number is None:
             raise NotAFrame(f"the id of a request is null: {excerpt(line)}")
         return Request(number, method, params, len(line))
@@ -541,14 +601,15 @@ def decoded(line: bytes) -> Frame:
     return Answer(number, b"", envelope.error)
 
 
-def _envelope(line: bytes) -> _Envelope:
+def _envelope(line: bytes) -> tuple[_Envelope, bool]:
+    """Return a line as an object, and whether it was mended for that."""
     try:
-        return _decode_envelope(line)
+        return _decode_envelope(line), False
     except _FAULTS as error:
         mended = _mended(line)
         if mended is None:
             raise NotAFrame(f"{_described(error)}: {excerpt(line)}") from None
-    return _envelope(mended)
+    return _envelope(mended)[0], True
 
 
 def host_params(method: str, params: bytes) -> Params | None:

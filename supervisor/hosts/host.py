@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from loguru import logger
 
+from actors.events import EventKind
 from actors.messages import ProcessEnded, ProcessExited
 from actors.model import How, Json
 from actors.text import cut, one_line, visible
@@ -28,6 +29,7 @@ from supervisor.hosts import frames
 from supervisor.hosts.frames import FROM_HOST, LINE_MAX_BYTES, PROTOCOLS, Code, NotAFrame, Notification, Request
 from supervisor.hosts.peer import REQUESTS_MAX, Peer
 from supervisor.hosts.processes import ProcessRequest, run_fence
+from supervisor.hosts.run import OfRun
 
 if TYPE_CHECKING:
     import socket
@@ -56,9 +58,12 @@ METHODS: Final = tuple(method.name for method in FROM_HOST if method.params is n
 """The methods that this daemon accepts from a host that has said hello."""
 
 _LATE: Final = {
-    "emit": "text",
-    "progress": "progress",
-    "typing": "typing",
+    "emit": str(EventKind.TEXT),
+    "answer.begin": str(EventKind.ANSWER_BEGUN),
+    "block": str(EventKind.BLOCK),
+    "answer.end": str(EventKind.ANSWER_ENDED),
+    "progress": str(EventKind.PROGRESS),
+    "typing": str(EventKind.TYPING),
     "call": "call",
     "steering": "steering",
     "state": "state",
@@ -322,17 +327,16 @@ class Host:
             shown = frames.excerpt(notification.params)
             self.broke_protocol(f"the parameters of its {method} do not fit: {error}: {shown}")
             return
-        match params:
-            case frames.Log():
-                self._log(params)
-            case frames.Emit() | frames.Progress() | frames.Typing() | frames.GiveUp():
-                run = self._run_of(params.fence)
-                if run is not None:
-                    run.notified(params, notification.size)
-                else:
-                    self._note_late(method, params.fence)
-            case _:
-                self.ignored += 1
+        if isinstance(params, frames.Log):
+            self._log(params)
+        elif isinstance(params, OfRun):
+            run = self._run_of(params.fence)
+            if run is not None:
+                run.notified(params, notification)
+            else:
+                self._note_late(method, params.fence)
+        else:
+            self.ignored += 1
 
     def _refuse(self, request: Request, code: Code, message: str, data: Json = None) -> None:
         """Refuse a request that is of no known run; the credit of a call is given back."""

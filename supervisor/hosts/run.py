@@ -27,19 +27,21 @@ import msgspec
 from msgspec import UNSET, Raw
 
 from actors.errors import CountermandError, RunCancelled
-from actors.events import Emitted, ProgressData, TextData, TypingData
+from actors.events import Emitted, ProgressData, TypingData
 from actors.messages import Said
 from actors.model import How, JsonObject, Message
 from actors.plugin.execution import AgentDone, plain
 from actors.text import storable
 from supervisor.hosts import frames
 from supervisor.hosts.account import Account
+from supervisor.hosts.answers import HostAnswers
 from supervisor.hosts.calls import HostCalls, cancel_of, raised, refuse
-from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Params, Request
+from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Notification, Params, Request
 from supervisor.hosts.late import LateFrames
 from supervisor.hosts.processes import HostProcesses
 
 if TYPE_CHECKING:
+    from actors.events import TextData
     from actors.hosts import ToolOffer
     from actors.plugin.turn_core import TurnCore
     from supervisor.hosts.around import Around, Terms
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
 _KILLED: Final = {-signal.SIGKILL: How.SIGKILL, -signal.SIGTERM: How.SIGTERM}
 
 Finish = Callable[[AgentDone], None]
+
+OfAnswer = frames.BeginAnswer | frames.KeepBlock | frames.EndAnswer | frames.LeaveAnswer
+OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | OfAnswer
+"""The notifications about a run."""
 
 
 class HostRun:
@@ -74,6 +80,7 @@ class HostRun:
         self._peer: Peer | None = None
         self._account: Account | None = None
         self._calls: HostCalls | None = None
+        self._answers = HostAnswers(turn)
         self._processes: HostProcesses | None = None
         self._request: tuple[int, Unsent] | None = None
         self._said_cancel = False
@@ -196,13 +203,14 @@ class HostRun:
 
     # ── Frames of the host ────────────────────────────────────────────────────────────────────────
 
-    def notified(self, params: Params, size: int) -> None:
-        """Handle a notification of this run; its line has `size` bytes."""
+    def notified(self, params: OfRun, frame: Notification) -> None:
+        """Handle a notification of this run, which came in this frame."""
         assert self._calls is not None, "the host has the run"
         assert self._processes is not None, "the host has the run"
+        size = frame.size
         match params:
             case frames.Emit():
-                self._emit(params.text, size)
+                self._emit(params, size)
             case frames.Progress():
                 self._progress(params.data, size)
             case frames.Typing():
@@ -211,14 +219,19 @@ class HostRun:
                 self._calls.give_up(params.request_id)
                 self._processes.give_up(params.request_id)
             case _:
-                raise AssertionError(f"{type(params).__name__} is of no run")
+                self._answer(params, frame)
 
     def requested(self, request: Request, params: Params) -> None:
         """Handle a request of this run."""
         assert self._calls is not None, "the host has the run"
         assert self._processes is not None, "the host has the run"
         if isinstance(params, frames.Call):
-            self._calls.requested(request, params)
+            try:
+                answer = self._answers.of_call(params)
+            except CountermandError as error:
+                self._broke_answer("its call", error)
+                return
+            self._calls.requested(request, params, answer)
         elif isinstance(params, frames.Steering):
             self._steer(request)
         elif isinstance(params, frames.SaveState):
@@ -231,26 +244,45 @@ class HostRun:
         if self._account is not None:
             self._account.give_back(size)
 
-    def _emit(self, text: str, size: int) -> None:
+    def _emit(self, params: frames.Emit, size: int) -> None:
         assert self._account is not None, "the host has the run"
-        text = storable(text)
+        text = storable(params.text)
         text_bytes = len(text.encode())
+        try:
+            data = self._answers.text(params.answer, text)
+        except CountermandError as error:
+            self._broke_answer("its text", error)
+            return
         if not text:
             self._account.give_back(size)
         elif text_bytes <= frames.TEXT_MAX_BYTES:
-            self._say(TextData(text=text), size)
+            self._say(data, size)
         elif self._account.counts:
             limit = frames.TEXT_MAX_BYTES
             self._around.broke_protocol(f"it emitted {text_bytes} bytes of text at once, and the limit is {limit}")
         else:
-            self._say_pieces(_pieces(text))
+            self._say_pieces(msgspec.structs.replace(data, text=piece) for piece in _pieces(text))
 
-    def _say_pieces(self, pieces: Iterator[str]) -> None:
+    def _say_pieces(self, pieces: Iterator[TextData]) -> None:
         """Emit a long text, piece by piece."""
-        for piece in pieces:
-            data, size = TextData(text=piece), len(piece.encode())
-            if not self._say(data, size, lambda: self._say_pieces(pieces)):
+        for data in pieces:
+            if not self._say(data, len(data.text.encode()), lambda: self._say_pieces(pieces)):
                 return
+
+    def _answer(self, params: OfAnswer, frame: Notification) -> None:
+        """Put a part of a model's answer on record."""
+        try:
+            if isinstance(params, frames.LeaveAnswer):
+                self._answers.leave(params.answer)
+                return
+            data = self._answers.part(params, mended=frame.mended)
+        except CountermandError as error:
+            self._broke_answer(f"its {frame.method}", error)
+        else:
+            self._say(data, frame.size)
+
+    def _broke_answer(self, what: str, error: CountermandError) -> None:
+        self._around.broke_protocol(f"{what} is refused: {error}")
 
     def _progress(self, data: JsonObject, size: int) -> None:
         try:

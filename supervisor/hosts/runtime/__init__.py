@@ -5,11 +5,13 @@ The map, from the outside in:
     host.py          Host: this process; `hello`, one run after another, and how it ends
     loading.py       the functions that it was started for
     turn.py          Turn and AsyncTurn: the argument of an agent
+    answers.py       the answer of a model, as it is put on record
     tools.py         the user's tools, which are executed here
     schema.py        the types of their parameters, as JSON schema and as conversion
     spawning.py      processes that the daemon starts for the agent or a tool
     run.py call.py   a run, and a call that its agent asks for
     thread.py        the messages of a run
+    rendering.py     those messages, as providers want them
     credit.py        limits the output that is not durable yet
     main_thread.py   where a signal interrupts a plain agent
     wakeup.py        what ends the wait of an idle main thread
@@ -54,36 +56,60 @@ import importlib.util
 import types
 from typing import Any
 
+from .answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
 from .daemon_log import log
-from .errors import CountermandError, Invalid, Refused, RunCancelled
+from .errors import CountermandError, Invalid, QueueFull, Refused, RunCancelled
+from .rendering import render_anthropic, render_openai, render_responses
 from .schema import Secret
 from .spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from .token import AsyncCancelToken, CancelToken
 from .tools import tool
 from .turn import AsyncTurn, Turn
-from .values import Address, Message, Provenance, ToolCall, ToolResult
+from .values import (
+    Address,
+    AnswerInfo,
+    BlockPart,
+    CallPart,
+    Message,
+    Provenance,
+    TextPart,
+    ToolCall,
+    ToolResult,
+)
 
 __all__ = [
     "Address",
+    "AnswerInfo",
     "AsyncCancelToken",
+    "AsyncModelAnswer",
+    "AsyncModelCall",
     "AsyncProcess",
     "AsyncSpawn",
     "AsyncTurn",
+    "BlockPart",
+    "CallPart",
     "CancelToken",
     "CountermandError",
     "Exit",
     "Invalid",
     "Message",
+    "ModelAnswer",
+    "ModelCall",
     "Process",
     "Provenance",
+    "QueueFull",
     "Refused",
     "RunCancelled",
     "Secret",
     "Spawn",
+    "TextPart",
     "ToolCall",
     "ToolResult",
     "Turn",
     "log",
+    "render_anthropic",
+    "render_openai",
+    "render_responses",
     "tool",
 ]
 

@@ -17,6 +17,7 @@ from .wire import CANCELLED, STALE, WireError, line
 
 if TYPE_CHECKING:
     from .run import Run
+    from .thread import Segment
 
 T = TypeVar("T")
 
@@ -37,6 +38,8 @@ class Call:
         self.arguments = arguments
         # Further fields of its frame.
         self.frame: dict[str, Any] = {}
+        # The answer of a model that it is a part of, in the thread.
+        self.part_of: Segment | None = None
         self.token = CancelToken(run.token)
         self.reply: Future[ToolResult] = run.future()
         self.result: ToolResult | None = None
@@ -64,6 +67,7 @@ class Call:
         """Forget a call that was not asked for."""
         self.run.host.wire.unask(self._number)
         self.token._unlink()
+        self.reply.cancel()
 
     def ask(self) -> None:
         """Ask for it. Its credit was taken before."""

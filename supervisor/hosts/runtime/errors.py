@@ -30,6 +30,13 @@ class Invalid(CountermandError):
         super().__init__(message, code="invalid", expected=expected, got=got, remedy=remedy)
 
 
+class QueueFull(CountermandError):
+    """There is no place for one more; nothing was dropped."""
+
+    def __init__(self, message: str, *, expected: str = "", got: str = "", remedy: str = "") -> None:
+        super().__init__(message, code="queue_full", expected=expected, got=got, remedy=remedy)
+
+
 class Refused(CountermandError):
     """A gated function did not take place, or its call was closed before it ended; `result` is what the thread has."""
 

@@ -17,6 +17,8 @@ from .values import ToolResult
 
 RESULT_MAX_BYTES = 1_048_576
 ERROR_MAX_BYTES = 65_536
+TEXT_MAX_CHARS = 16_384
+"""Of one `emit`: 64 KiB in UTF-8 at most."""
 DEPTH_MAX = 100
 
 
@@ -28,6 +30,19 @@ def storable(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def pieces(text: object) -> list[str]:
+    """Divide a text into pieces, one for each frame. Raises Invalid if it is no text."""
+    if not isinstance(text, str):
+        raise Invalid(
+            "an agent can emit text only",
+            expected="a str",
+            got=type(text).__name__,
+            remedy="emit(str(value)), or progress(value) for data",
+        )
+    text = storable(text)
+    return [text[start : start + TEXT_MAX_CHARS] for start in range(0, len(text), TEXT_MAX_CHARS)]
 
 
 def cut(text: str, max_bytes: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .credit import Credit, fail, settle
-from .errors import RunCancelled
+from .errors import QueueFull, RunCancelled
 from .thread import Thread
 from .token import CancelToken, waker
 from .values import Address, Provenance
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .spawning import Tree
 
+ANSWERS_OPEN_MAX = 64
 LEVELS_MAX = 20
 """How many nested task groups are notified before a door raises in a task of the innermost."""
 
@@ -50,6 +52,8 @@ class Run:
         self.tools = [*(tool.offer for tool in host.tools.values()), *daemons]
         # Open calls, by the id of their request.
         self.calls: dict[int, Call] = {}
+        self._answers_open = 0
+        self._answer_numbers = itertools.count(1)
         # Process trees whose command has not exited, by id.
         self.trees: dict[str, Tree] = {}
         # Of an async agent: its task, and whether that was notified of the run's end.
@@ -80,6 +84,24 @@ class Run:
         future.add_done_callback(self._done)
         if self.token.cancelled:
             self._cancelled()
+
+    def answer_opens(self) -> int:
+        """Count an answer of a model that is about to begin; returns its number. Raises QueueFull if many are open."""
+        with self._lock:
+            if self._answers_open >= ANSWERS_OPEN_MAX:
+                raise QueueFull(
+                    "too many answers of models are open",
+                    expected=f"at most {ANSWERS_OPEN_MAX} at once",
+                    got=f"{self._answers_open}",
+                    remedy="leave the block of an answer before the next one begins",
+                )
+            self._answers_open += 1
+            return next(self._answer_numbers)
+
+    def answer_over(self) -> None:
+        """An answer of a model has ended, was left, or did not begin."""
+        with self._lock:
+            self._answers_open -= 1
 
     def request(self, method: str, **params: Any) -> Future[Any]:
         """Ask the daemon; returns the future of its answer."""

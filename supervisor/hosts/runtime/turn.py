@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from .answers import AsyncModelAnswer, ModelAnswer
 from .call import Call, Steps
 from .credit import settle
 from .errors import Invalid, RunCancelled
 from .main_thread import UNSET, PlainDoor
-from .plain import RESULT_MAX_BYTES, as_json, dumped, storable
+from .plain import RESULT_MAX_BYTES, as_json, dumped, pieces, storable
 from .run import Run
 from .schema import seconds
 from .spawning import AsyncSpawn, Spawn
@@ -28,23 +29,7 @@ from .token import AsyncCancelToken, AsyncDoor, CancelToken, tell
 from .values import Address, Message, Provenance, ToolResult
 from .wire import line
 
-TEXT_MAX_CHARS = 16_384
-"""Of one `emit`: 64 KiB in UTF-8 at most."""
-
 T = TypeVar("T")
-
-
-def _pieces(text: object) -> list[str]:
-    """Divide a text into pieces, one for each frame."""
-    if not isinstance(text, str):
-        raise Invalid(
-            "an agent can emit text only",
-            expected="a str",
-            got=type(text).__name__,
-            remedy="emit(str(value)), or progress(value) for data",
-        )
-    text = storable(text)
-    return [text[start : start + TEXT_MAX_CHARS] for start in range(0, len(text), TEXT_MAX_CHARS)]
 
 
 class TurnBase:
@@ -98,7 +83,7 @@ class TurnBase:
     # ── The steps of the doors ──
 
     def _emit(self, text: object) -> Steps[None]:
-        for piece in _pieces(text):
+        for piece in pieces(text):
             yield from self._say("emit", text=piece)
             self._run.thread.text(piece)
 
@@ -165,6 +150,18 @@ class TurnBase:
         call.frame.update(own.frame)
         return (yield from self._gated(call, lambda: own.execute(given, call), in_thread=not own.is_async))
 
+    def _of_answer(self, tool: object, arguments: Mapping[str, Any]) -> Call:
+        """Return a call of a model's answer, which is asked for later. It is executed apart from whoever waits."""
+        own = self._run.host.tools.get(tool) if isinstance(tool, str) else None
+        if own is None or not isinstance(arguments, Mapping):
+            return self._asked(tool, arguments)
+        given = as_json(arguments)
+        call = self._asked(own.name, own.shown(given))
+        call.hide = functools.partial(own.without, given)
+        call.frame.update(own.frame)
+        self._begin_apart(call, lambda: own.execute(given, call), in_thread=not own.is_async)
+        return call
+
     def _gate(
         self, name: object, arguments: Mapping[str, Any], function: Callable[[], Any], show: Any, **frame: Any
     ) -> Steps[Call]:
@@ -177,6 +174,11 @@ class TurnBase:
 
     def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
         raise NotImplementedError
+
+    def _begin_apart(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> None:
+        """Have a call's function begin, once it may, in a task or on a thread of its own."""
+        del in_thread
+        call.begin = functools.partial(_in_thread, call, contextvars.copy_context(), function)
 
     def _asked(self, tool: object, arguments: Mapping[str, Any]) -> Call:
         """Return a call that is not yet asked for."""
@@ -198,13 +200,17 @@ class TurnBase:
         If that wait is cancelled and the run is not, the call is ended. Its result is waited for, so that the agent's
         next output comes after it; further cancels are ignored in this one round trip.
         """
-        run = self._run
         try:
             yield from self._spend(call.prepare())
             call.ask()
         except BaseException:
             call.drop()
             raise
+        return (yield from self._result(call))
+
+    def _result(self, call: Call) -> Steps[ToolResult]:
+        """Wait for the result of a call that was asked for; see `_ask`."""
+        run = self._run
         try:
             if call.here is not None:
                 yield from call.here
@@ -261,6 +267,19 @@ class AsyncTurn(TurnBase):
         to the thread. Only then does your code get the CancelledError.
         """
         return await self._through(self._call(tool, arguments))
+
+    def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
+        """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.
+
+        What is said in it is one message of the thread: texts, blocks of the provider, and calls, in their order. Its
+        calls are one batch, which starts when the block has ended. See `AsyncModelAnswer`. `emit` and `call` are no
+        part of it: they work inside of it as outside.
+
+        Args:
+            provider: whose model it is. The renderings give an answer back as it came where they get the same name.
+            model: its name, for people.
+        """
+        return AsyncModelAnswer(self, provider, model)
 
     async def gate(
         self,
@@ -341,12 +360,15 @@ class AsyncTurn(TurnBase):
                 raise
 
     def _gated(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> Steps[ToolResult]:
-        context, loop = contextvars.copy_context(), asyncio.get_running_loop()
-        if in_thread:
-            call.begin = functools.partial(_in_thread, call, context, function)
-        else:
-            call.begin = functools.partial(loop.call_soon_threadsafe, _in_task, call, context, function)
+        self._begin_apart(call, function, in_thread=in_thread)
         return self._ask(call)
+
+    def _begin_apart(self, call: Call, function: Callable[[], Any], *, in_thread: bool) -> None:
+        if in_thread:
+            super()._begin_apart(call, function, in_thread=in_thread)
+        else:
+            context, loop = contextvars.copy_context(), asyncio.get_running_loop()
+            call.begin = functools.partial(loop.call_soon_threadsafe, _in_task, call, context, function)
 
 
 def _in_task(call: Call, context: contextvars.Context, function: Callable[[], Any]) -> None:
@@ -409,6 +431,10 @@ class Turn(TurnBase):
     def call(self, tool: str, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
         return self._through(self._call(tool, arguments))
+
+    def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
+        """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
+        return ModelAnswer(self, provider, model)
 
     def gate(
         self,

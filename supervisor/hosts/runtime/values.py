@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar, Union
 
 T = TypeVar("T")
 
@@ -49,8 +49,55 @@ class ToolCall:
 
 
 @dataclass(frozen=True)
+class TextPart:
+    """A piece of the text of a model's answer."""
+
+    type: ClassVar[str] = "text"
+    text: str
+
+
+@dataclass(frozen=True)
+class BlockPart:
+    """A block of a model's answer that only its provider understands, as it came."""
+
+    type: ClassVar[str] = "block"
+    provider: str | None
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CallPart:
+    """A call of a model's answer. Its result is the tool message with its `id`; `provider_id` is the model's own."""
+
+    type: ClassVar[str] = "call"
+    id: str
+    name: str
+    arguments: dict[str, Any]
+    provider_id: str | None = None
+
+
+Part = Union[TextPart, BlockPart, CallPart]
+PARTS: dict[str, Callable[..., Part]] = {"text": TextPart, "block": BlockPart, "call": CallPart}
+
+
+@dataclass(frozen=True)
+class AnswerInfo:
+    """What is known of the answer of a model; `usage`, `stop` and `provider_id` come with its end."""
+
+    provider: str | None = None
+    model: str | None = None
+    usage: dict[str, int] = dataclasses.field(default_factory=dict)
+    stop: str | None = None
+    provider_id: str | None = None
+
+
+@dataclass(frozen=True)
 class Message:
-    """One message of a thread. `role`: ``user``, ``assistant``, ``tool`` or ``note``. Times: seconds, epoch, UTC."""
+    """One message of a thread. `role`: ``user``, ``assistant``, ``tool`` or ``note``. Times: seconds, epoch, UTC.
+
+    One that is the answer of a model has `answer`, and `parts`; `content` and `tool_calls` repeat the texts and calls
+    among these.
+    """
 
     id: str
     role: str
@@ -66,14 +113,18 @@ class Message:
     sent_at: float | None = None
     at: float | None = None
     attachments: tuple[str, ...] = ()
+    parts: tuple[Part, ...] = ()
+    answer: AnswerInfo | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Message:
         """Make one from JSON."""
         calls = tuple(made(ToolCall, call) for call in given.get("tool_calls") or ())
-        return dataclasses.replace(
-            made(cls, given), tool_calls=calls, attachments=tuple(given.get("attachments") or ())
-        )
+        parts = tuple(made(PARTS[part["type"]], part) for part in given.get("parts") or () if part["type"] in PARTS)
+        answer = made(AnswerInfo, given["answer"]) if given.get("answer") else None
+        attachments = tuple(given.get("attachments") or ())
+        own = made(cls, given)
+        return dataclasses.replace(own, tool_calls=calls, attachments=attachments, parts=parts, answer=answer)
 
 
 @dataclass(frozen=True)
