@@ -11,9 +11,10 @@ import pytest
 
 from actors.events import AnswerBegunData, AnswerEndedData, BlockData, TextData
 from actors.messages import AnswerLeft, CallRequested, Said
-from actors.model import How, Message, MessageStatus, Role
-from actors.parts import AnswerInfo, BlockPart, TextPart
+from actors.model import How, Message, MessageStatus, Outcome, Role, ToolCall
+from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
 from actors.plugin.answers import ANSWERS_OPEN_MAX, BLOCK_MAX_BYTES, USAGE_KINDS_MAX
+from actors.plugin.rendering import render_anthropic, render_openai, render_responses
 from supervisor.hosts.frames import LINE_MAX_BYTES, TEXT_MAX_BYTES
 from tests.host_kit import python_host
 from tests.pool_kit import SETTINGS, Execution, Hosting, OneRun, Tree, hosting
@@ -250,6 +251,163 @@ def test_a_host_that_lies_about_an_answer_fails_alone_and_its_lie_is_told_to_nob
     assert len(said(run)) == len(frames) - 1
     assert not other.over
     assert not other.told
+
+
+# ── The Python runtime ────────────────────────────────────────────────────────────────────────────
+
+
+OWN_TOOLS = """
+    import asyncio, threading
+    from countermand import tool
+
+    def double(number: int) -> list:
+        return [2 * number, threading.current_thread() is threading.main_thread()]
+
+    async def triple(number: int) -> int:
+        await asyncio.sleep(0)
+        return 3 * number
+
+    {agent}
+"""
+ASYNC = """
+    async def agent(turn):
+        async with turn.answer(provider="p") as answer:
+            calls = [answer.call("double", {"number": 1}), answer.call("triple", {"number": 2}, provider_id="t2")]
+            await answer.text("so")
+        contents = [result.content for result in await asyncio.gather(*calls)]
+        return [contents, [call.id for call in calls], [part.type for part in turn.messages[-3].parts]]
+"""
+PLAIN = """
+    def agent(turn):
+        with turn.answer(provider="p") as answer:
+            calls = [answer.call("double", {"number": 1}), answer.call("triple", {"number": 2}, provider_id="t2")]
+            answer.text("so")
+        contents = [call.result().content for call in calls]
+        return [contents, [call.id for call in calls], [part.type for part in turn.messages[-3].parts]]
+"""
+
+
+@pytest.mark.parametrize("agent", [ASYNC, PLAIN], ids=["async", "plain"])
+def test_tools_of_the_hosts_own_are_executed_behind_the_answer_that_asks_for_them(tmp_path: Path, agent: str) -> None:
+    code = OWN_TOOLS.replace("    {agent}", agent)
+    with python_host(tmp_path, code, "--tool", "mine:double", "--tool", "mine:triple") as host:
+        host.hello()
+        number = host.run()
+        begun = host.take("answer.begin")["params"]["answer"]
+        calls = [host.take("call"), host.take("call")]
+        assert [(call["params"]["where"], call["params"]["answer"]) for call in calls] == [("host", begun)] * 2
+        assert [call["params"].get("provider_id") for call in calls] == [None, "t2"]
+        host.take("emit")
+        assert host.take("answer.end")["params"]["answer"] == begun
+        for name, call in zip("ab", calls, strict=True):
+            execute = host.request("execute", fence=f"s:1:{name}", call=name, of=call["id"], deadline_s=None)
+            content = host.answered(execute)["result"]["content"]
+            host.answer(call, call=name, outcome="finished", content=content, is_error=False, data=None)
+        value = host.answered(number)["result"]["value"]
+    assert value == [["[2,false]", "6"], ["a", "b"], ["call", "call", "text"]]
+
+
+@pytest.mark.parametrize("kind", ["async", "plain"])
+def test_l8_a_cancel_in_the_middle_of_an_answer_is_told_once_and_nothing_of_it_is_sent_behind(
+    tmp_path: Path, kind: str
+) -> None:
+    code = {
+        "async": """
+        import asyncio
+        async def agent(turn):
+            try:
+                async with turn.answer(provider="p") as answer:
+                    answer.call("t", {})
+                    await answer.text("half")
+                    answer.call("u", {})
+                    await asyncio.sleep(1000)
+            except asyncio.CancelledError as error:
+                # A clean-up is not cut.
+                await asyncio.sleep(0.01)
+                for door in (answer.text("late"), answer.block({})):
+                    try:
+                        await door
+                    except asyncio.CancelledError:
+                        pass
+                raise
+        """,
+        "plain": """
+        import time
+        from countermand import RunCancelled
+        def agent(turn):
+            try:
+                with turn.answer(provider="p") as answer:
+                    answer.call("t", {})
+                    answer.text("half")
+                    time.sleep(1000)
+            except RunCancelled:
+                time.sleep(0.01)
+                try:
+                    answer.text("late")
+                except RunCancelled:
+                    pass
+                raise
+        """,
+    }[kind]
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        for method in ("answer.begin", "call", "emit"):
+            host.take(method)
+        host.cancel(number)
+        assert host.answered(number)["error"]["code"] == -32800
+
+
+def test_an_agent_renders_its_thread_for_providers_with_its_own_interpreter(tmp_path: Path, python: str) -> None:
+    code = """
+        from countermand import render_anthropic, render_openai, render_responses
+        async def agent(turn):
+            async with turn.answer(provider="anthropic", model="m") as answer:
+                await answer.block({"type": "thinking", "thinking": "hm", "signature": "s"})
+                await answer.text("I look.")
+                call = answer.call("look", {"at": "it", "n": 1.5}, provider_id="toolu_1")
+            await call
+            return [
+                render_anthropic(turn.messages, provider="anthropic", thinking=True),
+                render_anthropic(turn.messages, provider="other"),
+                render_openai(turn.messages),
+                render_responses(turn.messages),
+            ]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        number = host.run()
+        for method in ("answer.begin", "block", "emit"):
+            host.take(method)
+        call = host.take("call")
+        host.take("answer.end")
+        host.answer(call, call="c1", outcome="interrupted", content="cut", is_error=True, data=None)
+        given = host.answered(number)["result"]["value"]
+    thread = [
+        Message("m1", Role.USER, "hi", 1, "run_1"),
+        Message(
+            "run_1.1",
+            Role.ASSISTANT,
+            "I look.",
+            1,
+            "run_1",
+            tool_calls=(ToolCall("c1", "look", {"at": "it", "n": 1.5}),),
+            parts=(
+                BlockPart("anthropic", {"type": "thinking", "thinking": "hm", "signature": "s"}),
+                TextPart("I look."),
+                CallPart("c1", "look", {"at": "it", "n": 1.5}, "toolu_1"),
+            ),
+            answer=AnswerInfo("anthropic", "m"),
+        ),
+        Message("c1", Role.TOOL, "cut", 1, "run_1", tool_call_id="c1", outcome=Outcome.INTERRUPTED, is_error=True),
+    ]
+    assert given == [
+        render_anthropic(thread, provider="anthropic", thinking=True),
+        render_anthropic(thread, provider="other"),
+        render_openai(thread),
+        render_responses(thread),
+    ]
+    assert given[0][1]["content"][0]["type"] == "thinking"
 
 
 # ── A long thread ─────────────────────────────────────────────────────────────────────────────────

@@ -39,6 +39,7 @@ JSON = st.recursive(
 REQUESTS = st.sampled_from(["call", "steering", "state", "hello", "emit", "run", "execute", "delegate", ""])
 OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
 NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "nothing known"])
+ANSWER_PARTS = st.sampled_from(["answer.begin", "block", "emit", "answer.end", "answer.leave"])
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("note"), NOTES, FENCES, JSON),
     st.tuples(st.just("request"), REQUESTS, FENCES, JSON, st.integers(1, 6)),
@@ -49,6 +50,8 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("answer"), st.integers(1, 6), JSON),
     st.tuples(st.just("error"), st.integers(1, 6), st.sampled_from([-32800, -32000, 5])),
     st.tuples(st.just("emit"), FENCES, st.text(max_size=30)),
+    st.tuples(st.just("answer_part"), ANSWER_PARTS, FENCES, st.integers(1, 2), JSON),
+    st.tuples(st.just("whole_answer"), st.integers(1, 2), st.integers(0, 3)),
     st.tuples(st.just("flood"), st.integers(10, 300)),
     st.tuples(st.just("questions"), st.integers(10, 3_000)),
     st.tuples(st.just("bytes"), st.binary(max_size=60)),
@@ -145,6 +148,17 @@ class Hostile:
 
     def op_emit(self, fence: str, text: str) -> None:
         self.send(method="emit", params={"fence": self.fence(fence), "text": text})
+
+    def op_answer_part(self, method: str, fence: str, answer: int, data: Any) -> None:
+        given = {"answer": answer, "text": "x", "data": {"any": data}, "provider": "p"}
+        self.send(method=method, params={"fence": self.fence(fence), **given})
+
+    def op_whole_answer(self, answer: int, calls: int) -> None:
+        own = {"fence": self.run.fence, "answer": answer}
+        self.send(method="answer.begin", params=own)
+        for _ in range(calls):
+            self.send(id=next(self.numbers), method="call", params={**own, "tool": "t"})
+        self.send(method="answer.end", params=own)
 
     def op_flood(self, count: int) -> None:
         frame = {"jsonrpc": "2.0", "method": "emit", "params": {"fence": self.run.fence, "text": "x"}}
