@@ -15,7 +15,8 @@ from actors.model import How, Message, MessageStatus, Outcome, Role, ToolCall
 from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
 from actors.plugin.answers import ANSWERS_OPEN_MAX, BLOCK_MAX_BYTES, USAGE_KINDS_MAX
 from actors.plugin.rendering import render_anthropic, render_openai, render_responses
-from supervisor.hosts.frames import LINE_MAX_BYTES, TEXT_MAX_BYTES
+from supervisor.hosts.frames import TEXT_MAX_BYTES
+from supervisor.hosts.lines import LINE_MAX_BYTES
 from tests.host_kit import python_host
 from tests.pool_kit import SETTINGS, Execution, Hosting, OneRun, Tree, hosting
 from tests.process_kit import until

@@ -16,7 +16,8 @@ from msgspec import Raw
 from supervisor.containment.reactor import Alarm
 from supervisor.hosts import channel as channel_module
 from supervisor.hosts.channel import MUCH_BYTES, PIECE_BYTES, REST_S, UNSENT_MAX_BYTES, Channel
-from supervisor.hosts.frames import LINE_MAX_BYTES, Code, Empty, Notification, Ping, Request
+from supervisor.hosts.frames import Empty, Ping
+from supervisor.hosts.lines import LINE_MAX_BYTES, Code, Notification, Request
 from supervisor.hosts.peer import Peer
 from tests.channel_kit import Loop, OtherEnd, looping
 

@@ -14,17 +14,9 @@ from hypothesis import strategies as st
 
 import host_schema
 from actors.model import Message, Mode, Outcome, Provenance, Role
-from supervisor.hosts import frames
-from supervisor.hosts.frames import (
-    CANCEL_REQUEST,
-    FROM_DAEMON,
-    FROM_HOST,
-    Answer,
-    Code,
-    NotAFrame,
-    Notification,
-    Request,
-)
+from supervisor.hosts import frames, lines
+from supervisor.hosts.frames import CANCEL_REQUEST, FROM_DAEMON, FROM_HOST
+from supervisor.hosts.lines import Answer, Code, NotAFrame, Notification, Request
 from supervisor.hosts.schema import document, schema
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "host-protocol.md"
@@ -54,7 +46,7 @@ def test_every_method_is_in_the_document() -> None:
 
 MESSAGE = Message("msg_1", Role.USER, "hello", 1, "run_1")
 LINES = {
-    "run": frames.request(
+    "run": lines.request(
         1,
         "run",
         frames.Run(
@@ -70,17 +62,17 @@ LINES = {
             limits=frames.RunLimits(grace_s=2.0, deadline_s=None),
         ),
     ),
-    "execute": frames.request(2, "execute", frames.Execute(fence="s:1:c", call="c", of=1, deadline_s=3.5)),
-    "cancel": frames.notification(
+    "execute": lines.request(2, "execute", frames.Execute(fence="s:1:c", call="c", of=1, deadline_s=3.5)),
+    "cancel": lines.notification(
         CANCEL_REQUEST, frames.Cancel(request_id=1, fence="s:1:", why=WHY, mode=Mode.IMMEDIATE, grace_s=0.0)
     ),
-    "credit": frames.notification("credit", frames.CreditGiven(fence="s:1:", events=3, bytes=99)),
-    "ping": frames.request(3, "ping", frames.Ping()),
-    "called": frames.answer(
+    "credit": lines.notification("credit", frames.CreditGiven(fence="s:1:", events=3, bytes=99)),
+    "ping": lines.request(3, "ping", frames.Ping()),
+    "called": lines.answer(
         1, frames.CallDone(call="c", outcome=Outcome.INTERRUPTED, content="", is_error=True, data={"a": 1})
     ),
-    "steered": frames.answer(2, frames.Steered(messages=(MESSAGE,))),
-    "refused": frames.refusal(3, Code.STALE, "it is of a run that is over"),
+    "steered": lines.answer(2, frames.Steered(messages=(MESSAGE,))),
+    "refused": lines.refusal(3, Code.STALE, "it is of a run that is over"),
 }
 
 
@@ -89,7 +81,7 @@ def test_what_the_daemon_writes_is_one_line_that_fits_the_schema(line: bytes) ->
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     FITS["from_daemon"].validate(json.loads(line))
-    assert isinstance(frames.decoded(line), Request | Notification | Answer)
+    assert isinstance(lines.decoded(line), Request | Notification | Answer)
 
 
 # ── The example of the document ───────────────────────────────────────────────────────────────────
@@ -98,7 +90,7 @@ def test_what_the_daemon_writes_is_one_line_that_fits_the_schema(line: bytes) ->
 @pytest.mark.parametrize(("direction", "line"), EXAMPLE)
 def test_each_line_of_the_example_fits_the_schema(direction: str, line: str) -> None:
     FITS["from_host" if direction == ">" else "from_daemon"].validate(json.loads(line))
-    frame = frames.decoded(line.encode())
+    frame = lines.decoded(line.encode())
     if direction == ">" and not isinstance(frame, Answer):
         params = frames.host_params(frame.method, frame.params)
         assert params is not None
@@ -107,7 +99,7 @@ def test_each_line_of_the_example_fits_the_schema(direction: str, line: str) -> 
 def test_the_example_answers_each_request_once() -> None:
     open_requests: dict[str, set[int]] = {"<": set(), ">": set()}
     for direction, line in EXAMPLE:
-        frame = frames.decoded(line.encode())
+        frame = lines.decoded(line.encode())
         if isinstance(frame, Request):
             assert frame.id not in open_requests[direction]
             open_requests[direction].add(frame.id)
@@ -146,7 +138,7 @@ NO_FRAMES = {
 @pytest.mark.parametrize("line", NO_FRAMES.values(), ids=NO_FRAMES)
 def test_a_line_that_is_no_frame_is_refused_with_its_beginning(line: bytes) -> None:
     with pytest.raises(NotAFrame) as refused:
-        frames.decoded(line)
+        lines.decoded(line)
     assert repr(line[:30].decode(errors="replace"))[1:-1] in str(refused.value)
     assert len(str(refused.value)) < 500
 
@@ -170,7 +162,7 @@ def test_params_of_a_wrong_type_are_refused() -> None:
 
 def test_unknown_fields_are_ignored() -> None:
     line = b'{"jsonrpc":"2.0","method":"emit","trace":1,"params":{"fence":"s","text":"x","later":{}}}'
-    frame = frames.decoded(line)
+    frame = lines.decoded(line)
     assert isinstance(frame, Notification)
     assert frames.host_params(frame.method, frame.params) == frames.Emit(fence="s", text="x")
 
@@ -181,7 +173,7 @@ def test_an_unknown_method_has_no_params() -> None:
 
 def test_half_of_a_surrogate_pair_becomes_a_mark_and_costs_the_line_that_came() -> None:
     line = b'{"jsonrpc":"2.0","method":"emit","params":{"fence":"s","text":"\\ud83d"}}'
-    frame = frames.decoded(line)
+    frame = lines.decoded(line)
     assert isinstance(frame, Notification)
     assert frame.size == len(line)
     assert frames.host_params(frame.method, frame.params) == frames.Emit(fence="s", text="�")
@@ -189,13 +181,13 @@ def test_half_of_a_surrogate_pair_becomes_a_mark_and_costs_the_line_that_came() 
 
 def test_half_of_a_surrogate_pair_saves_no_line_that_is_wrong_otherwise() -> None:
     with pytest.raises(NotAFrame):
-        frames.decoded(b'{"jsonrpc":"2.0","method":1,"params":{"text":"\\ud83d"}}')
+        lines.decoded(b'{"jsonrpc":"2.0","method":1,"params":{"text":"\\ud83d"}}')
 
 
 def is_frame_or_refused(line: bytes) -> None:
     refusal = ""
     try:
-        frame = frames.decoded(line)
+        frame = lines.decoded(line)
         if isinstance(frame, Answer):
             assert (frame.error is None) == bool(frame.result)
         else:

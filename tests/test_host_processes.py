@@ -16,7 +16,8 @@ from actors.gate.pending import fail, settle
 from actors.model import Owner
 from actors.plugin.spawning import Exit, Process
 from supervisor.hosts.channel import UNSENT_MAX_BYTES
-from supervisor.hosts.frames import CANCEL_REQUEST, Code
+from supervisor.hosts.frames import CANCEL_REQUEST
+from supervisor.hosts.lines import Code
 from supervisor.hosts.processes import EXITS_MAX
 from tests.pool_kit import SESSION, Execution, Hosting, OneRun, Tree, hosting
 from tests.process_kit import until

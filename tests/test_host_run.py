@@ -21,8 +21,9 @@ from actors.model import How, Mode, Outcome, Provenance
 from actors.plugin.execution import AgentDone
 from supervisor.agent import Agent
 from supervisor.hosts import host as host_module
-from supervisor.hosts.frames import CANCEL_REQUEST, TEXT_MAX_BYTES, Code
+from supervisor.hosts.frames import CANCEL_REQUEST, TEXT_MAX_BYTES
 from supervisor.hosts.host import LOG_LINES_MAX
+from supervisor.hosts.lines import Code
 from supervisor.hosts.peer import REQUESTS_MAX
 from tests.pool_kit import (
     FINISHED,

@@ -12,7 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.events import MessageData, TextData, ToolEndedData, ToolRequestedData
+from actors.events import (
+    AnswerBegunData,
+    AnswerEndedData,
+    BlockData,
+    MessageData,
+    TextData,
+    ToolEndedData,
+    ToolRequestedData,
+)
 from actors.model import Event, Message, Outcome
 from actors.text import storable_json
 from actors.thread import Thread
@@ -21,6 +29,7 @@ from supervisor.hosts.runtime import thread as theirs_thread
 from supervisor.hosts.runtime.call import Call
 from supervisor.hosts.runtime.plain import as_json
 from supervisor.hosts.runtime.schema import converted
+from supervisor.hosts.runtime.values import AnswerInfo, BlockPart
 from supervisor.hosts.runtime.values import Message as HostMessage
 from tests.host_kit import RUNTIME, Daemon, Json, python_host
 
@@ -629,30 +638,50 @@ def test_values_become_the_same_json(value: Any) -> None:
     assert msgspec.json.encode(as_json(value)) == msgspec.json.encode(storable_json(value))
 
 
+NUMBERS = st.integers(0, 3)
+ANSWERS = st.none() | st.integers(0, 2)
 ACTIONS = st.lists(
-    st.tuples(st.just("text"), st.sampled_from(["", "a", "b"]))
-    | st.tuples(st.just("request"), st.integers(0, 3))
-    | st.tuples(st.just("end"), st.integers(0, 3))
-    | st.tuples(st.just("steer"), st.integers(0, 3)),
+    st.tuples(st.just("text"), st.sampled_from(["", "a", "b"]), ANSWERS)
+    | st.tuples(st.just("request"), NUMBERS, ANSWERS)
+    | st.tuples(st.just("end"), NUMBERS, st.none())
+    | st.tuples(st.just("steer"), NUMBERS, st.none())
+    | st.tuples(st.sampled_from(["begin", "block", "finish"]), NUMBERS, st.integers(0, 2)),
     max_size=20,
 )
 
 
 @given(ACTIONS)
-def test_the_thread_of_a_host_is_the_fold_of_what_its_agent_did(actions: list[tuple[str, Any]]) -> None:
+def test_the_thread_of_a_host_is_the_fold_of_what_its_agent_did(actions: list[tuple[str, Any, int | None]]) -> None:
     """As `actors.thread` folds the events of it, which the daemon writes."""
     theirs = theirs_thread.Thread({"run": "r", "generation": 1, "thread": [], "inputs": []})
-    ours, calls = Thread(), {}
-    for kind, what in actions:
+    ours, calls, over = Thread(), {}, set()
+    answers: dict[int | None, theirs_thread.Segment] = {}
+    for kind, what, answer in actions:
         data: Any = None
-        if kind == "text" and what:
-            theirs.text(what)
-            data = TextData(text=what)
+        segment, of = answers.get(answer), None if answer is None else f"a{answer}"
+        if kind == "begin" and answer not in answers:
+            answers[answer] = theirs.begin_answer(AnswerInfo("p", "m"))
+            data = AnswerBegunData(answer=f"a{answer}", provider="p", model="m")
+        elif answer is not None and (segment is None or answer in over):
+            continue
+        elif kind == "block" and segment is not None:
+            theirs.keep_block(BlockPart("p", {"n": what}), segment)
+            data = BlockData(answer=f"a{answer}", data={"n": what})
+        elif kind == "finish" and segment is not None:
+            theirs.end_answer(AnswerInfo("p", "m", {"input": what}, "stop", "msg"), segment)
+            over.add(answer)
+            data = AnswerEndedData(answer=f"a{answer}", usage={"input": what}, stop="stop", provider_id="msg")
+        elif kind == "text" and what:
+            theirs.text(what, segment)
+            data = TextData(text=what, answer=of)
         elif kind == "request" and what not in calls:
             call = calls[what] = Call.__new__(Call)
             call.id, call.tool, call.arguments, call.result, call.over = f"c{what}", "t", {"n": what}, None, False
+            call.part_of, call.frame = segment, {"provider_id": f"toolu_{what}"}
             theirs.requested(call)
-            data = ToolRequestedData(call_id=call.id, tool="t", arguments=call.arguments)
+            data = ToolRequestedData(
+                call_id=call.id, tool="t", arguments=call.arguments, answer=of, provider_id=f"toolu_{what}"
+            )
         elif kind == "end" and what in calls:
             calls[what].over = True
             calls[what].result = calls[what].result or ToolResult("finished", f"result {what}")

@@ -12,7 +12,8 @@
     around.py             the functions that a host gives its run, and the run's terms
     channel.py            lines over the socket of one host, in both directions
     peer.py               requests and answers over a channel
-    frames.py             the frames as structs; the one place where they are encoded and decoded
+    frames.py             the frames as structs: methods, parameters, answers
+    lines.py              the lines that they are in; the one place where these are encoded and taken apart
     schema.py             the JSON schema of the frames, `docs/host-protocol.json`
     tool_process.py       what runs in the process of a tool that has one
     countermand_host.py   starts the host of a Python agent

@@ -26,8 +26,9 @@ from actors.messages import ToolResult
 from actors.model import Json, JsonObject, Mode, Outcome, Where
 from actors.plugin.foreign import Finish, Foreign
 from actors.text import cut, storable
-from supervisor.hosts import frames
-from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Request
+from supervisor.hosts import frames, lines
+from supervisor.hosts.frames import CANCEL_REQUEST
+from supervisor.hosts.lines import Answer, Code, NotAFrame, Request
 
 if TYPE_CHECKING:
     from actors.gate.token import CancelToken
@@ -274,7 +275,7 @@ def cancel_of(number: int, fence: str, token: CancelToken, grace_s: float) -> fr
     return frames.Cancel(request_id=number, fence=fence, why=why, mode=why.mode, grace_s=left_s)
 
 
-def raised(error: frames.ErrorObject) -> str:
+def raised(error: lines.ErrorObject) -> str:
     """Return the text of an error that a host reports: its class and text, if it has both."""
     data = error.data if isinstance(error.data, dict) else {}
     kind, message = data.get("type"), data.get("message")
@@ -286,6 +287,6 @@ def raised(error: frames.ErrorObject) -> str:
 def _fitting(done: frames.CallDone) -> frames.CallDone:
     """Return a result that fits into a line. Each character of a text may need six bytes there."""
     size = len(done.content) + len(msgspec.json.encode(done.data))
-    if size <= frames.LINE_MAX_BYTES // 8 or len(msgspec.json.encode(done)) <= frames.LINE_MAX_BYTES - 1024:
+    if size <= lines.LINE_MAX_BYTES // 8 or len(msgspec.json.encode(done)) <= lines.LINE_MAX_BYTES - 1024:
         return done
     return msgspec.structs.replace(done, content=cut(done.content, CUT_BYTES), data=None)

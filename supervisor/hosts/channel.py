@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
-from supervisor.hosts.frames import LINE_MAX_BYTES
+from supervisor.hosts.lines import LINE_MAX_BYTES
 
 if TYPE_CHECKING:
     from supervisor.containment.reactor import Alarm, Reactor

@@ -25,8 +25,9 @@ from actors.events import EventKind
 from actors.messages import ProcessEnded, ProcessExited
 from actors.model import How, Json
 from actors.text import cut, one_line, visible
-from supervisor.hosts import frames
-from supervisor.hosts.frames import FROM_HOST, LINE_MAX_BYTES, PROTOCOLS, Code, NotAFrame, Notification, Request
+from supervisor.hosts import frames, lines
+from supervisor.hosts.frames import FROM_HOST, PROTOCOLS
+from supervisor.hosts.lines import LINE_MAX_BYTES, Code, NotAFrame, Notification, Request
 from supervisor.hosts.peer import REQUESTS_MAX, Peer
 from supervisor.hosts.processes import ProcessRequest, run_fence
 from supervisor.hosts.run import OfRun
@@ -324,7 +325,7 @@ class Host:
         try:
             params = frames.host_params(method, notification.params)
         except NotAFrame as error:
-            shown = frames.excerpt(notification.params)
+            shown = lines.excerpt(notification.params)
             self.broke_protocol(f"the parameters of its {method} do not fit: {error}: {shown}")
             return
         if isinstance(params, frames.Log):

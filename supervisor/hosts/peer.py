@@ -16,9 +16,10 @@ from msgspec import Raw
 
 from actors.errors import described
 from actors.model import Json
-from supervisor.hosts import frames
+from supervisor.hosts import lines
 from supervisor.hosts.channel import Channel, Unsent
-from supervisor.hosts.frames import Answer, Code, NotAFrame, Notification, Params, Request, Result
+from supervisor.hosts.frames import Params, Result
+from supervisor.hosts.lines import Answer, Code, NotAFrame, Notification, Request
 
 if TYPE_CHECKING:
     import socket
@@ -82,7 +83,7 @@ class Peer:
         self._owner.first()
         number = next(self._numbers)
         self._asked[number] = answered
-        return number, self.channel.send(frames.request(number, method, params))
+        return number, self.channel.send(lines.request(number, method, params))
 
     def take_back(self, number: int, frame: Unsent) -> bool:
         """Withdraw a request of which nothing was written: it is not answered. False: it is too late."""
@@ -94,20 +95,20 @@ class Peer:
     def notify(self, method: str, params: Params, *, is_answer: bool = False) -> None:
         """Send a notification. `is_answer`: it counts towards the bound on answers, since the host asked for it."""
         self._owner.first()
-        self.channel.send(frames.notification(method, params), is_answer=is_answer)
+        self.channel.send(lines.notification(method, params), is_answer=is_answer)
 
     def notify_first(self, method: str, params: Params, behind: Unsent) -> None:
         """Send a notification ahead of unsent frames, but behind the frame it is about, and earlier ones like it."""
         self._owner.first()
-        self._urgent = self.channel.send_first(frames.notification(method, params), (behind, self._urgent))
+        self._urgent = self.channel.send_first(lines.notification(method, params), (behind, self._urgent))
 
     def answer(self, number: int, result: Result) -> None:
         """Answer a request; if the channel is closed, this does nothing."""
-        self._answered(number, frames.answer(number, result))
+        self._answered(number, lines.answer(number, result))
 
     def refuse(self, number: int, code: Code, message: str, data: Json = None) -> None:
         """Answer a request with an error."""
-        self._answered(number, frames.refusal(number, code, message, data))
+        self._answered(number, lines.refusal(number, code, message, data))
 
     def _answered(self, number: int, line: bytes) -> None:
         if number in self._open:
@@ -130,17 +131,17 @@ class Peer:
         except NotAFrame as error:
             self._break(f"it sent a line that is no frame: {error}")
         except Exception as error:  # noqa: BLE001  # a run whose frame was lost here would wait for ever
-            logger.exception("a frame could not be handled: {}", frames.excerpt(line))
+            logger.exception("a frame could not be handled: {}", lines.excerpt(line))
             self._break(f"a frame could not be handled, which is a defect of the daemon: {described(error)}")
 
     def _handle(self, line: bytes) -> None:
-        frame = frames.decoded(line)
+        frame = lines.decoded(line)
         if isinstance(frame, Notification):
             self._owner.notified(frame)
         elif isinstance(frame, Answer):
             self._take_answer(frame)
         elif frame.id in self._open:
-            self._break(f"it used the id {frame.id}, of a request that is open, for another: {frames.excerpt(line)}")
+            self._break(f"it used the id {frame.id}, of a request that is open, for another: {lines.excerpt(line)}")
         else:
             self._open.add(frame.id)
             self._owner.requested(frame)
@@ -154,8 +155,8 @@ class Peer:
 
     def too_long(self, beginning: bytes) -> None:
         """Handle a line that is longer than the limit."""
-        shown = frames.excerpt(beginning)
-        self._break(f"it sent a line of more than {frames.LINE_MAX_BYTES} bytes, which begins {shown}")
+        shown = lines.excerpt(beginning)
+        self._break(f"it sent a line of more than {lines.LINE_MAX_BYTES} bytes, which begins {shown}")
 
     def at_end(self) -> None:
         """Handle the end of the host's frames."""

@@ -24,7 +24,8 @@ from actors.plugin.spawning import Exit, Process, Spawn, checked
 from actors.text import storable
 from supervisor.hosts import frames
 from supervisor.hosts.calls import refuse
-from supervisor.hosts.frames import Code, Params, Request
+from supervisor.hosts.frames import Params
+from supervisor.hosts.lines import Code, Request
 
 if TYPE_CHECKING:
     from actors.plugin.turn_core import TurnCore

@@ -36,8 +36,9 @@ from supervisor.hosts import frames
 from supervisor.hosts.account import Account
 from supervisor.hosts.answers import HostAnswers
 from supervisor.hosts.calls import HostCalls, cancel_of, raised, refuse
-from supervisor.hosts.frames import CANCEL_REQUEST, Answer, Code, NotAFrame, Notification, Params, Request
+from supervisor.hosts.frames import CANCEL_REQUEST, Params
 from supervisor.hosts.late import LateFrames
+from supervisor.hosts.lines import Answer, Code, NotAFrame, Notification, Request
 from supervisor.hosts.processes import HostProcesses
 
 if TYPE_CHECKING:

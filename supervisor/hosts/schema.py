@@ -9,7 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from actors.model import JsonObject
-from supervisor.hosts.frames import FROM_DAEMON, FROM_HOST, ID_MAX, PROTOCOLS, ErrorObject, Method
+from supervisor.hosts.frames import FROM_DAEMON, FROM_HOST, PROTOCOLS, Method
+from supervisor.hosts.lines import ID_MAX, ErrorObject
 
 _ID: Final = {"type": "integer", "minimum": 1, "maximum": ID_MAX}
 _VERSION: Final = {"const": "2.0"}
