@@ -75,7 +75,7 @@ class Inside:
     def _as_frame(one: Any) -> Told:
         names = ("tool", "arguments", "provider_id", "answer")
         of_call = {name: getattr(one, name) for name in names} if isinstance(one, CallRequested) else {}
-        left = {"answer": one.answer} if isinstance(one, AnswerLeft) else {}
+        left = {"answer": one.answer, "usage": one.usage} if isinstance(one, AnswerLeft) else {}
         return METHODS[type(one)], of_call or left or msgspec.to_builtins(one)
 
     def settle(self) -> None:

@@ -37,7 +37,7 @@ def said(run: OneRun) -> list[Any]:
         if isinstance(one, Said):
             found.append(one.data)
         elif isinstance(one, AnswerLeft):
-            found.append(("left", one.answer))
+            found.append(("left", one.answer, one.usage))
         elif isinstance(one, CallRequested):
             found.append((one.tool, one.provider_id, one.answer))
     return found
@@ -122,7 +122,7 @@ def test_parts_that_wait_for_credit_keep_their_order(hosts: Hosting) -> None:
         tree.host.note("emit", **own, text=f"{number}")
         tree.host.note("block", **own, data={"n": number})
         tree.host.request("call", **own, tool=f"t{number}")
-    tree.host.note("answer.leave", **own)
+    tree.host.note("answer.leave", **own, usage={"input": 3})
     tree.host.note("answer.begin", **own)
     until(lambda: len(run.told) == SETTINGS.credit_events, "what there is credit for")
     while len(run.told) < 33:
@@ -134,7 +134,7 @@ def test_parts_that_wait_for_credit_keep_their_order(hosts: Hosting) -> None:
     assert [getattr(part, "text", getattr(part, "data", part)) for part in parts] == [
         one for three in expected for one in three
     ]
-    assert left == ("left", first.answer)
+    assert left == ("left", first.answer, {"input": 3})
     assert second.answer != first.answer
 
 
@@ -229,6 +229,11 @@ LIES: dict[str, tuple[list[dict[str, Any]], str]] = {
     "its call has a long name": ([BEGIN, of("call", provider_id="t" * 257)], "this provider_id cannot be kept"),
     "its stop has a long name": ([BEGIN, of("answer.end", stop="t" * 257)], "this stop_reason cannot be kept"),
     "its usage is negative": ([BEGIN, of("answer.end", usage={"input": -1})], "do not fit"),
+    "its usage so far is negative": ([BEGIN, of("answer.leave", usage={"input": -1})], "do not fit"),
+    "its usage so far is too large": (
+        [BEGIN, of("answer.leave", usage={"input": 2**63})],
+        "usage is counted in tokens",
+    ),
     "its usage is too large": ([BEGIN, of("answer.end", usage={"input": 2**63})], "usage is counted in tokens"),
     "its usage is of many kinds": (
         [BEGIN, of("answer.end", usage=dict.fromkeys(map(str, range(USAGE_KINDS_MAX + 1)), 1))],

@@ -120,11 +120,13 @@ def test_an_answer_that_is_left_by_an_exception_is_partial_and_its_unsent_calls_
                 sent = answer.call("t", {})
                 await answer.text("half")
                 unsent = answer.call("u", {})
+                answer.usage(input=9)
                 raise ConnectionError
         except ConnectionError:
             pass
         assert kinds(parent) == ["answer.begin", "call", "emit", "answer.leave"]
         assert len({data["answer"] for _, data in parent.told()}) == 1
+        assert parent.told()[-1][1]["usage"] == {"input": 9}
         with pytest.raises(parent.errors.Invalid):
             await unsent
         parent.settle()

@@ -40,7 +40,8 @@ class _HostAnswer(AnswerBase):
         self._closed()
         return data
 
-    def left(self) -> None:
+    def left(self, params: frames.LeaveAnswer) -> None:
+        self.usage(**params.usage)
         self._leave()
 
 
@@ -79,10 +80,10 @@ class HostAnswers:
             raise Invalid("this block cannot be kept as it is", expected="JSON of UTF-8", got="half a surrogate pair")
         return answer.block(params)
 
-    def leave(self, number: int) -> None:
+    def leave(self, params: frames.LeaveAnswer) -> None:
         """Report that an answer was left."""
-        self._of(number).left()
-        del self._open[number]
+        self._of(params.answer).left(params)
+        del self._open[params.answer]
 
     def of_call(self, call: frames.Call) -> str | None:
         """Return the id of the answer that a call is a part of; None: of none."""

@@ -146,6 +146,9 @@ class LeaveAnswer(Params, frozen=True, kw_only=True):
 
     fence: Fence
     answer: OpenAnswer
+    usage: Annotated[dict[str, Count], Meta(description="What it cost so far; as in `answer.end`.")] = field(
+        default_factory=dict
+    )
 
 
 class Progress(Params, frozen=True, kw_only=True):

@@ -274,7 +274,7 @@ class HostRun:
         """Put a part of a model's answer on record."""
         try:
             if isinstance(params, frames.LeaveAnswer):
-                self._answers.leave(params.answer)
+                self._answers.leave(params)
                 return
             data = self._answers.part(params, mended=frame.mended)
         except CountermandError as error:

@@ -64,6 +64,7 @@ class AnswerBase:
     def usage(self, /, **counts: int) -> None:
         """Note what the answer cost, in tokens: ``input=…, output=…, cached=…``. It is said with the answer's end.
 
+        Also where the answer is left by an exception; not where the run is ended in the middle of it.
         A later number of the same kind replaces an earlier one. Raises Invalid if one is no whole number, or if there
         are more than `USAGE_KINDS_MAX` kinds.
         """
@@ -168,7 +169,9 @@ class AnswerBase:
         with self._lock:
             if self._open:
                 if not self._run.token.cancelled:
-                    self._run.host.wire.write(self._frame("answer.leave", {}))
+                    self._run.host.wire.write(
+                        self._frame("answer.leave", {"usage": self._usage} if self._usage else {})
+                    )
                 self._close()
             unsent, self._unsent = self._unsent, []
         for one in unsent:
