@@ -1,4 +1,4 @@
-"""Hosts: processes in which agents run. What the actors know of them, and what they need from whoever has them.
+"""Hosts: processes in which agents run. What the actors know of them, and what they need from the port to them.
 
 A host is a process tree like any other: its warden proves its end, and it belongs to a run, or to a session that keeps
 it. Whatever the agent's code starts by itself is below that warden. So the end of the tree is the end of all of it.
@@ -55,7 +55,7 @@ class Hosts(Protocol):
     then on that ends it, hears its news, and repeats them here (`heard`).
 
     Of a host that was reserved, one of two things follows, once: `run`, when the run is on record; or `release`. A host
-    that was told of a run is never given to another session.
+    that was sent a run is never given to another session.
     """
 
     def reserve(self, agent: str, session: str, kept: str | None = None) -> str:
@@ -73,9 +73,9 @@ class Hosts(Protocol):
         """
 
     def release(self, process_id: str) -> None:
-        """A reserved host was not told of its run, and is not going to be: it may be reserved again.
+        """The run of a reserved host was not sent to it, and will not be: the host may be reserved again.
 
-        Unknown ids are ignored, and so are hosts that were told of a run.
+        Unknown ids are ignored, and so are hosts that were sent a run.
         """
 
     def run(

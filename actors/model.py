@@ -130,7 +130,7 @@ class Isolation(StrEnum):
     PROCESS = "process"
     """A process of its own, which is killed with the call."""
     HOST = "host"
-    """Somebody else executes it."""
+    """The host of the agent, or code of the agent that brought the tool along, executes it."""
 
 
 class Where(StrEnum):
@@ -374,7 +374,7 @@ class How(Extensible):
     RAISED = "raised"
     """An agent or a call raised an error."""
     CANCELLED = "cancelled"
-    """An agent or a call was told to end, and did."""
+    """An agent or a call was cancelled, and ended at its cancel."""
     EXIT = "exit"
     """A process exited by itself."""
     SIGTERM = "sigterm"

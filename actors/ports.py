@@ -97,8 +97,8 @@ class Executor(Protocol):
             key: the id of the execution.
             name: for people.
             isolation: ``task``: `body` returns a coroutine, which runs on the executor's event loop; ``thread``: `body`
-                is called on a thread named after the execution; ``host``: somebody else executes it. Then `body` is
-                called at once, with a function that takes the value of the end. It may not block; the first end counts.
+                is called on a thread named after the execution; ``host``: it runs elsewhere. Then `body` is called
+                at once, with a function that takes the value of the end. It may not block; the first end counts.
             body: what to run.
             owner: receives the reports.
             token: the execution's token. If it is cancelled before the first line of a task, no line of it runs.

@@ -4,7 +4,7 @@ Theory of operation. A session has one open run, and only an open run may save. 
 that the runs before it have changed, and a rollback goes back to the map from before the run that saved last. A run
 that has saved something is not tried again.
 
-A map is never changed in place: whoever has one keeps it as it was.
+A map is never changed in place, so one that was returned stays as it was.
 """
 
 from __future__ import annotations

@@ -407,7 +407,7 @@ class Thread:
         group = self._own(event.run_id)
         turn = group.answers.get(data.answer) if group is not None else None
         if group is None or turn is None or turn.answer is None:
-            # Its answer cannot be read, so nobody knows its place.
+            # Its answer cannot be read, so its place is not known.
             return
         turn.parts.append(BlockPart(data.provider or turn.answer.provider, data.data))
         self._changed(group)

@@ -28,7 +28,7 @@ OTHERS: Final = "others"
 
 
 class Effects:
-    """The effects of one token, counted by name. Whoever counts has the token's lock; to read takes none."""
+    """The effects of one token, counted by name. Counting needs the token's lock; reading needs none."""
 
     __slots__ = ("_begun", "_done")
 

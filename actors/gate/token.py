@@ -243,7 +243,7 @@ class CancelToken:
         return self._raised_in is not None and task in self._raised_in
 
     def _group_may_tell(self) -> bool:
-        """Return True in a further task of the agent or the tool that was not told of the cancel yet."""
+        """Return True in a further task of the agent or the tool in which the cancel was not raised yet."""
         task, own = asyncio.current_task(), self._own_task
         return task is not None and own is not None and own() is not task and not self.was_raised_in(task)
 
@@ -300,9 +300,9 @@ class CancelBoundary:
     The error has an attribute `provenance`. A CancelledError with another cause, such as the code's own time limit,
     passes unchanged.
 
-    The agent's own task is told by its executor, and task groups pass that on, a level in a few turns of the loop. So
-    with ``async with`` a further task waits for that, and is told here only if no group tells it: told twice, its
-    clean-up would be cut (law L8).
+    The executor cancels the agent's own task, and task groups pass that on, a level in a few turns of the loop. So with
+    ``async with`` a further task waits for that, and the cancel is raised here only if no group cancels the task: a
+    second cancel would interrupt its clean-up (law L8).
     """
 
     __slots__ = ("_token",)

@@ -1,4 +1,4 @@
-"""Answers that need no store: the refusals of a session, and what a Stop is told before it is on record."""
+"""Answers that need no store: the refusals of a session, and the answer to a Stop that is not on record yet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_full(count: int, limit: int, request: OutsideRequest) -> bool:
 
 
 def refuse(session: str, request: OutsideRequest, reply: ReplyFuture[Any] | None, error: CountermandError) -> None:
-    """Refuse a request; where nobody waits for its answer, the log says so."""
+    """Refuse a request. If it has no reply, the refusal is logged."""
     if reply is not None:
         reply.try_set_exception(error)
     else:

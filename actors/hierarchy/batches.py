@@ -74,7 +74,7 @@ class Batches:
         step = self._live.protocol.state.take_step()
         later = step.later
         if step.has_records:
-            # Before the halts: the store can write while they are told.
+            # Before the halts: the store can write while these are sent.
             self.number += 1
             events = tuple(step.events)
             requests = frozenset(row.request_id for row in step.requests)
@@ -141,7 +141,7 @@ class Batches:
             publisher.publish(session, rest)
 
     def _stops_are_durable(self, effects: Iterable[Later]) -> None:
-        """Answers are about to be given. The Stops among them are on record; who heard otherwise is told so."""
+        """Answers are about to be given, and their Stops are on record: report those that were answered early."""
         for effect in effects:
             if not isinstance(effect, AnswerRequest) or not isinstance(effect.request, Stop):
                 continue

@@ -14,7 +14,7 @@ class Draining:
     """Whether one session drains. Used in the turns of its actor only.
 
     Args:
-        owner: the session's actor, whose parent is told.
+        owner: the session's actor; its parent gets the reports.
         live: the session.
         batches: what is not written yet.
         stash: what was not even decided.

@@ -4,9 +4,9 @@ Theory of operation. A Stop takes effect in memory, at once or when its session 
 and so can its answer. Until the store has a Stop, it is here under its id, in one or more of these states:
 
 - *Waiting* for the store, or first for the session to be read. After `STOP_LATE_S` it is kept as well. After
-  `STOP_OVERDUE_S` it is answered with `durable=False` and waits no longer. While the session is being read nobody knows
-  what runs in it: then a Stop waits for `STOP_UNREAD_S`, and is answered `unknown`. The wait also ends when the Stop is
-  on record, when it is refused, and when the store fails.
+  `STOP_OVERDUE_S` it is answered with `durable=False` and waits no longer. While the session is being read it is not
+  known what runs in it: then a Stop waits for `STOP_UNREAD_S`, and is answered `unknown`. The wait also ends when the
+  Stop is on record, when it is refused, and when the store fails.
 - *Kept* here and in the stop journal until it is on record, so that a crash does not forget it. The journal gets it
   well before it is answered, so that the answer can say (`journalled`) whether it is on the disk there.
 - *Held*: the store has failed, and the answer to a kept Stop waits for the journal. All in all it waits no longer than
@@ -16,13 +16,14 @@ One answer. The first answer to a Stop is in its entry, here and in the journal,
 it goes on record (`Requests.decide`). A Stop that cannot be kept is therefore answered `unknown`.
 
 Not answered twice. A caller who got `durable=False` does not get the answer that comes with the batch. The event
-`session.stop_durable` reports that the Stop has become durable. There is no such event if nobody got `durable=False`,
-and none for a deleted session, which the event would begin anew. A repeat of the Stop gets the durable answer.
+`session.stop_durable` reports that the Stop has become durable. There is no such event if no answer was
+`durable=False`, and none for a deleted session, which the event would begin anew. A repeat of the Stop gets the durable
+answer.
 
 Not lost. A kept Stop leaves in three ways:
 
-- It is on record. The journal forgets it at once if nobody got `durable=False`, else when `session.stop_durable` is on
-  record as well.
+- It is on record. The journal forgets it at once if no answer was `durable=False`, else when `session.stop_durable` is
+  on record as well.
 - It is refused: there is nothing to decide.
 - The session is read, for example after a failure of the store. `Restoration.restore` decides the Stop under its own
   id, before anything starts, and the journal forgets it when that is on record. If that cannot be stored either, the
@@ -72,7 +73,7 @@ class JournalledStop:
     """A Stop that was handed to the journal.
 
     `answer`: the first one; None until it is decided. `journalled`: the journal has it on the disk. `answered_early`:
-    somebody was answered `durable=False`, or may have been.
+    it was answered `durable=False`, or may have been.
     """
 
     entry: KeptStop
@@ -175,7 +176,7 @@ class LateStops:
 
         Args:
             message: the Stop's id, and whether its wait is over.
-            in_stash: the session is being read, so nobody knows yet what the Stop stops.
+            in_stash: the session is being read, so it is not known yet what the Stop stops.
 
         Returns:
             True if the caller of the Stop has to be answered now.
@@ -198,7 +199,7 @@ class LateStops:
         return False
 
     def answer(self, request_id: str, answer: Stopped, reply: ReplyFuture[Any] | None) -> None:
-        """Answer with `durable=False`. Without a reply, somebody may have been answered so before."""
+        """Answer with `durable=False`. Without a reply, it may have been answered so before."""
         kept = self._kept.get(request_id)
         if kept is None:
             answer = Stopped(UNKNOWN, None, request_id, None)
@@ -219,7 +220,7 @@ class LateStops:
         """The store has a Stop, and its answer is about to be given: end its wait, and keep it no longer.
 
         Returns:
-            The Stop, if `session.stop_durable` has to be written since somebody got `durable=False`; else None.
+            The Stop, if `session.stop_durable` has to be written since an answer was `durable=False`; else None.
         """
         self._end_wait(stop)
         kept = self._kept.pop(stop.id, None)
@@ -227,7 +228,7 @@ class LateStops:
             return None
         if kept.answered_early:
             return kept.entry.stop
-        # It came to the store in time: nobody got `durable=False`.
+        # It came to the store in time: no answer was `durable=False`.
         self.forget(stop.id)
         return None
 

@@ -1,6 +1,6 @@
 """Outage: a session while the store does not take writes, or could not be read.
 
-The fence holds in memory: every gate is closed, and children are told to end. A Stop is answered with `durable=False`
+The fence holds in memory: every gate is closed, and children are halted. A Stop is answered with `durable=False`
 and kept, any other request is refused. The store is asked again at growing intervals. When it answers, the session is
 read again and restored as after a restart, with `store.failure` as the cause (see `actors.hierarchy.reading`). The
 Stops that were kept are decided then, under their own ids, and their first answers stand.
@@ -140,7 +140,7 @@ class Outage:
         self._runs.halt_all(halt)
         for owned in self._live.protocol.state.owned.values():
             if not owned.durable:
-                # Nobody was told that it is the session's, and it may not be on record: it ends with its run.
+                # It may not be on record that it is the session's, and no report has said so: it ends with its run.
                 self.unrecorded.trees_ended[owned.id] = cause
                 self._trees.end(owned.id, halt)
 

@@ -19,7 +19,7 @@ class Passivation:
     """Whether one session may leave memory. Used in the turns of its actor only.
 
     Args:
-        owner: the session's actor, whose parent is told.
+        owner: the session's actor; its parent gets the reports.
         ports: the clock, and after how many seconds a session is idle.
         live: the session.
         batches: what is not written yet.
@@ -38,7 +38,7 @@ class Passivation:
 
     @property
     def at_rest(self) -> bool:
-        """True when nothing is lost if the actor ends: all that it knows is written, and nobody answers to it."""
+        """True when nothing is lost if the actor ends: its state is written, and it has no children."""
         return (
             self._live.phase is Phase.SERVING
             and self._live.protocol.state.at_rest

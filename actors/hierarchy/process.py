@@ -5,8 +5,8 @@ and has the port kill the tree at a Halt. It ends when the warden has reported t
 
 A tree of a run ends with its actor, for whatever reason the actor ends. A tree of the session does not: the session
 takes it over. While a tree is being handed over, the cell of its spawn decides whose it is, as the cell of a call
-decides its result. The session finishes the cell, whoever ends the tree for the run closes it, and only the first of
-the two has an effect.
+decides its result. The session finishes the cell, the actor that ends the tree for the run closes it, and only the
+first of the two has an effect.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ProcessActor(Actor):
         ports: what it needs from outside.
         address: of the call that asked for the tree.
         process_id: the tree's id.
-        spec: the command; None for a tree that runs already: whoever starts this actor has it adopt the tree.
+        spec: the command; None for a tree that runs already: the parent has the port report it to this actor.
         cell: of the spawn; if it is closed, nothing is spawned.
         owner: to whom the tree belongs.
         listener: gets the news first, for the handle that waits in the tool; it must not block.
@@ -81,8 +81,8 @@ class ProcessActor(Actor):
     def on_start(self) -> None:
         """Spawn the tree, unless a fence came first. The compare-and-set of the cell is the last step before it."""
         if self._spec is None:
-            # Its parent has the port report to this actor, in its own turn: a tree may go from one actor to the next
-            # before this one has had its first, and the last to have it is to be told.
+            # The parent has the port report to this actor, in the parent's turn. Done in this one, it could come after
+            # a later owner has adopted the tree, and would take the reports away from that owner.
             self._running = True
             return
         if self._cell is None or not self._cell.start():
@@ -115,7 +115,7 @@ class ProcessActor(Actor):
                 logger.warning("{} does not know {!r:.200}", self, message)
 
     def on_stop(self) -> None:
-        """Leave no tree without an owner: a tree of the run is ending by the time that somebody takes it over."""
+        """Leave no tree without an owner: a tree of the run is being ended when another actor takes it over."""
         if self._running and self._owner is Owner.RUN and claim_for_run_end(self._cell):
             self._ports.processes.kill(self._process_id, self._ports.settings.grace_s)
 

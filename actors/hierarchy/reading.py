@@ -141,8 +141,8 @@ class Reading:
     def _decide_what_waits(self) -> None:
         """Decide the requests that waited, in order.
 
-        All up to the last Stop of the journal are stored in one batch with it: after a crash between two batches nobody
-        would know that the Stop came later than they did.
+        All up to the last Stop of the journal are stored in one batch with it: after a crash between two batches there
+        would be no record that the Stop came later than they did.
         """
         waiting = self._stash.waiting
         kept = [index for index, (request, _) in enumerate(waiting) if self._late_stops.is_kept(request)]

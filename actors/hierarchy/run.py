@@ -231,7 +231,7 @@ class RunActor(Actor):
                 RunFinished(self._address, How.NOT_STARTED, self._ports.clock.wall(), error="closed before it began")
             )
             if start.host is not None:
-                # It was told nothing. It is the run's on record, and ends with it.
+                # The run was never sent to its host, but the host is on record as the run's, so it ends with the run.
                 host, cell = start.host
                 self._has_tree(host, cell)
                 self._take_tree(host, self._ports.settings.grace_s)
@@ -388,7 +388,7 @@ class RunActor(Actor):
         if child is not None:
             tell(child, decided)
         elif isinstance(decided, SpawnPermit):
-            # The call's actor failed: nothing is spawned, and the session is told so.
+            # The call's actor failed: nothing is spawned, and the session gets a report of that.
             decided.cell.close()
             self._not_spawned(decided.process_id, decided.call_id)
         else:
@@ -482,7 +482,7 @@ class RunActor(Actor):
         """Cancel the executions that no child of this actor owns; False if no further cancel can have an effect."""
         keys = sorted(call_id for call_id in self._executions if call_id not in self.children)
         if self._agent_running and self._host.id is None:
-            # One in a host was told by its token, and a second word to it is the end of its host.
+            # One in a host was cancelled by its token, and only once: the next step is the end of its host.
             keys.append(self._address.run)
         goes_on = [key for key in keys if self._ports.executor.cancel(key, again_s=again_s)]
         return bool(goes_on)
@@ -571,12 +571,12 @@ class RunActor(Actor):
         self.stop()
 
     def on_failure(self, *_: object) -> None:
-        """A request that was not passed on is heard by nobody."""
+        """Release the host of a request for one that was not passed on: no other actor knows of it."""
         message = self.failed_at
         if isinstance(message, SpawnRequested) and message.process_id not in self._undecided:
             release_unheard(message, self._ports.hosts)
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
-        """Nor is one that this actor did not come to handle."""
+        """Likewise of a request that this actor did not come to handle."""
         if not release_unheard(envelope.message, self._ports.hosts):
             super().on_undelivered(envelope)

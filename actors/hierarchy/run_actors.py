@@ -2,7 +2,7 @@
 
 A run whose actor failed, or which an earlier incarnation left, gets an actor that *adopts* what may still run of it.
 When the session is read again, the actors from before are stopped. A run is adopted only when the actor that is
-replaced has ended: until then that one may still start what it was told to start.
+replaced has ended: until then that one may still carry out an earlier message to start something.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class RunActors:
 
         The kill goes through the run's actor, so that it comes behind the spawns of that actor. A run without an actor
         gets one when the store takes writes, and its end does not wait for that: the ports know its parts. Nothing
-        more is spawned, since its cells are closed; and its tokens have told its executions.
+        more is spawned, since its cells are closed; and its tokens have cancelled its executions.
         """
         record = self._live.protocol.state.record(run_id)
         if self._keys.get(run_id, "") in self._owner.children:
@@ -143,7 +143,7 @@ class RunActors:
         self._to_adopt.clear()
 
     def ended(self, run_id: str, down: Down) -> None:
-        """A run actor has ended. If nobody expected that, its run is lost."""
+        """A run actor has ended. If no other has replaced it, the protocol takes its run for lost."""
         serves = self._live.phase is Phase.SERVING
         if self._replaced.get(run_id) == down.key:
             del self._replaced[run_id]

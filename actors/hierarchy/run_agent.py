@@ -115,7 +115,7 @@ class RunAgent:
         executor.start(run, f"agent {start.agent_name}", isolation, body, self._owner.actor_ref, start.token)
 
     def _begin_in_host(self, start: RunStart, core: TurnCore, tools: Mapping[str, Tool]) -> None:
-        """Tell the host of the run. Its tree is adopted first: it may end, and that is heard by whoever has it."""
+        """Send the run to its host. The host's tree is adopted first, so that its end is reported to this run."""
         hosts, run, content_max = self._host.hosts, self._address.run, self._ports.settings.content_max_bytes
         assert start.host is not None, "its host was reserved"
         host, cell = start.host

@@ -1,8 +1,8 @@
 """RunHost: the tree of the host in which a run's agent runs, or a call's tool, in the hands of its actor.
 
-Its news go two ways: up to the session, as of any tree, and to whoever speaks with the host (`Hosts.heard`). A halt of
-the run ends it, but not at once: its agent was told by the token, and cleans up in it. No signal cuts that off before
-the agent has ended, or the grace is over.
+Reports on the tree go two ways: up to the session, as of any tree, and to the host's connection (`Hosts.heard`). A
+halt of the run ends the host, but not at once: the token has cancelled its agent, which cleans up there. No signal
+interrupts that before the agent has ended, or the grace is over.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class RunHost:
 
     @property
     def hosts(self) -> Hosts:
-        """Whoever speaks with hosts."""
+        """The port to hosts."""
         assert self._ports.hosts is not None, "an agent that runs in hosts needs them"
         return self._ports.hosts
 
     def begin(self, process_id: str, cell: Cell[None] | None) -> None:
-        """The run begins in this host. The tree gets an actor, which hears its news before the host is told of it."""
+        """The run begins in this host. The tree has an actor for its reports before the run is sent."""
         self.id, self._cell = process_id, cell
         heard = functools.partial(self.hosts.heard, process_id)
         child = self._owner.start_child(
@@ -65,7 +65,7 @@ class RunHost:
         self._ports.processes.adopt(process_id, self._owner.actor_ref, self._address.session)
 
     def hear(self, news: ProcessNews) -> None:
-        """News from the port itself: bring them to whoever speaks with hosts. He ignores those of other trees."""
+        """A report from the processes port itself: pass it to the hosts port, which ignores those on other trees."""
         if self._ports.hosts is not None:
             self._ports.hosts.heard(news.process_id, news)
 
@@ -91,7 +91,7 @@ class RunHost:
         self._ports.processes.read_output(self.id)
 
     def output_read(self) -> None:
-        """All of it is reported, or there is nobody any more who reports it."""
+        """All output is reported, or the actor that would report it has ended."""
         then, self._then = self._then, None
         if then is not None:
             then()

@@ -115,7 +115,7 @@ class Serving:
         if self._live.phase is not Phase.SERVING:
             return
         self._batches.send_step()
-        # Whoever waits for a Stop to become durable hears it first: after a deletion that event would begin the
+        # A Stop that is not durable yet is reported durable first: after the deletion, that event would begin the
         # session anew.
         if not self._late_stops.pending and self._live.protocol.deletion.erase_if_proven():
             # In a batch of its own: what ended before it is published as it was written.

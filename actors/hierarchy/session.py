@@ -319,7 +319,7 @@ class SessionActor(Actor):
             self.parent.actor_inbox.put(Envelope(Route(self._live.session, request, returned=True), reply))
 
     def on_undelivered(self, envelope: Envelope[Any]) -> None:
-        """A request that was told to the closed mailbox goes to the next incarnation too."""
+        """A request without a reply that came to the closed mailbox goes to the next incarnation too."""
         message = envelope.message
         if self.parent is not None and self._mailbox.closed and isinstance(message, OutsideRequest):
             tell(self.parent, Route(self._live.session, message, returned=True))

@@ -1,8 +1,8 @@
 """SessionHosts: the hosts that a session has reserved, until it is known what becomes of them.
 
 A host is reserved when a run is decided, and the record of that may not be stored. Then the host is released; but only
-when the session has read itself again and knows that it is not on record. A run on record has its host, whatever the
-session was told of the store: that host is taken over and ended with it.
+when the session has been read again and the host is not on record. A run on record has its host, whatever the store
+has answered to the session: that host is taken over and ended with the run.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SessionHosts:
         self._reserved.add(process_id)
 
     def unused(self, process_id: str) -> None:
-        """It is decided that a host is not told of its run or call: it is released when that is durable."""
+        """It is decided that a host does not get its run or call: the host is released when that is durable."""
         self._unused.add(process_id)
 
     def begun(self, process_id: str) -> None:
@@ -65,7 +65,7 @@ class SessionHosts:
         self._reserved.discard(process_id)
 
     def release(self, process_id: str) -> None:
-        """A host is not told of its run or call, and that is durable."""
+        """A host does not get its run or call, and that is durable: release it."""
         self._reserved.discard(process_id)
         self._unused.discard(process_id)
         if self._hosts is not None:
@@ -84,7 +84,7 @@ class SessionHosts:
         self._forget()
 
     def end(self, processes: Processes, failed_at: object = None) -> None:
-        """The session's actor ends. Whether they are on record the next one will know; nobody else may have them.
+        """The session's actor ends: kill its hosts. They may be on record as the session's, so no other may get them.
 
         `failed_at`: the message at which it failed, which may have asked for another.
         """

@@ -1,6 +1,6 @@
 """Spawns: the process trees that an agent, or a call, has asked for, in the hands of its actor.
 
-Whoever asks has a handle (`actors.plugin.spawning.Process`), and waits on it on a thread of its own. The request goes
+The code that asks has a handle (`actors.plugin.spawning.Process`), and waits for it on its own thread. The request goes
 up to the session, the permit comes back, and an actor of its own spawns the tree. The cell of the spawn decides whether
 it takes place at all, and later whose the tree is: the run's, or the session's.
 """
@@ -175,13 +175,13 @@ class Spawns:
             message.process._fail(error)
 
     def _gone(self, source: str, reason: str) -> Provenance:
-        """Why a request is refused, if nobody has cancelled whoever asks."""
+        """Why a request is refused if the token of the code that asks is not cancelled."""
         return Provenance(source=source, reason=reason, initiated_at=self._ports.clock.wall())
 
     # ── Running, and ended ────────────────────────────────────────────────────────────────────────
 
     def heard(self, report: ProcessReport) -> None:
-        """News of a tree: bring them to those who wait on its handle."""
+        """A report on a tree: pass it to the tree's handle."""
         process = self._processes.get(report.process_id)
         if process is not None and not isinstance(report.news, ProcessKilled):
             _tell_handle(process, report.news)

@@ -49,7 +49,7 @@ class Stash:
         self.waiting.append((request, reply))
 
     def add_inspect(self, inspect: Inspect, reply: ReplyFuture[Any] | None) -> None:
-        """Let somebody wait for the status."""
+        """Let a request for the status wait."""
         self.waiting.append((inspect, reply))
 
     def take_all(self) -> deque[tuple[OutsideRequest | Inspect, ReplyFuture[Any] | None]]:

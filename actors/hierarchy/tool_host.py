@@ -1,13 +1,14 @@
 """ToolHost: the process in which one call's tool runs, if it runs in one, in the hands of the call's actor.
 
-Such a tool gets a host of its own (`actors.hosts`): a spare, whose tree is a part of the run, below the call, from
-before it is told anything. So it is asked for as a spawn is: on record, then permitted, and a fence that is first voids
-it. A host that was told nothing goes back to whoever has the spares, when it is durable that it is not the call's: the
-session releases it. Where the request does not get as far as the session, whoever finds that releases the host: the
-call's actor, the run's that has ended with the request in its mailbox, or the session's that is not there to decide.
+Such a tool gets a host of its own (`actors.hosts`): a spare, whose tree becomes a part of the run, below the call,
+before the call is sent to it. So a host is requested as a spawn is: the request is recorded, then permitted, and a
+fence that comes first voids it. If the call is not sent to its host, the session releases the host to the spares, once
+it is durable that the host is not the call's. A request may also never reach the session. Then the actor that still has
+it releases the host: the call's, the run's if it ends with the request in its mailbox, or the session's if it fails.
 
-Its end. The code of the tool is told by the call's token, and may clean up; no signal cuts that off before it has ended
-or the grace is over (`RunHost`). Then, or when the tool has returned, the tree is ended, and its warden proves that.
+Its end. The call's token cancels the code of the tool, which may clean up; no signal interrupts that before the code
+has ended or the grace is over (`RunHost`). Then, or when the tool has returned, the tree is ended, and its warden
+proves that.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ToolHost:
         self._spawn = spawn
         self._tree = RunHost(owner, ports, address)
         self._halted = False
-        # Until the host is told, or is not to be told any more.
+        # Set until the call is sent to its host, or is not to be sent any more.
         self._finish: Callable[[object], None] | None = None
 
     @property
@@ -91,7 +92,7 @@ class ToolHost:
         ask_for_host(self._owner, request, self._hosts)
 
     def permitted(self, permit: SpawnPermit) -> None:
-        """It is on record as a part of the call: tell it to execute, unless a fence was first."""
+        """The host is on record as a part of the call: send it the call, unless a fence came first."""
         finish, self._finish = self._finish, None
         token = self._permit.token
         if finish is None or token.cancelled:
@@ -154,7 +155,7 @@ class ToolHost:
             self.open = False
 
     def hear(self, news: ProcessNews) -> None:
-        """News from the port itself: bring them to whoever speaks with the host."""
+        """A report from the port itself: pass it to the host's connection."""
         if self.id is not None:
             self._tree.hear(news)
 
@@ -168,7 +169,7 @@ class ToolHost:
             self._let_go(self._cancelled())
 
     def grace_over(self, *, executing: bool) -> None:
-        """The host of a halted call has had its time."""
+        """The grace of a halted call is over: end its host."""
         self._tree.end(agent_runs=executing)
 
     def after_output(self, then: Callable[[], None]) -> None:
@@ -212,7 +213,7 @@ def done_of(value: object) -> AgentDone:
 
 
 def ask_for_host(asker: Actor, request: SpawnRequested, hosts: Hosts | None) -> None:
-    """Ask the parent for the host that was reserved for a call. It is released if nobody is there to decide that."""
+    """Ask the parent for the host that was reserved for a call. If the parent has ended, the host is released."""
     assert asker.parent is not None, "a call has a run, and a run its session"
     try:
         asker.parent.tell(request)
@@ -221,9 +222,9 @@ def ask_for_host(asker: Actor, request: SpawnRequested, hosts: Hosts | None) -> 
 
 
 def release_unheard(message: object, hosts: Hosts | None) -> bool:
-    """Release the host that a call asks for, in a message that nobody has handled. False: it asks for none.
+    """Release the host that a call asks for, in a message that was not handled. False: it asks for none.
 
-    Only where the session has not heard it: what the session has decided is on record, or about to be.
+    Only if the session did not get the message: what the session has decided is on record, or about to be.
     """
     if not isinstance(message, SpawnRequested) or not message.host or hosts is None:
         return False

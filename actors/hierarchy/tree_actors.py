@@ -66,7 +66,7 @@ class TreeActors:
     def adopt(self, address: Address, process_id: str, listener: Callable[[ProcessNews], None] | None) -> None:
         """Start an actor for a tree that runs already: a run's until now, or one that an incarnation before left.
 
-        The port reports to it from here on: whoever has the tree next, a run or an actor, says so behind this.
+        The port reports to that actor from here on. If the tree gets another owner, that one adopts it later.
         """
         owned = self._live.protocol.state.owned.get(process_id)
         if owned is not None and owned.row.host:
@@ -84,7 +84,7 @@ class TreeActors:
     def watch_host(self, process_id: str) -> None:
         """If a tree is a host that the session keeps, look at it again when it may have been idle for its time.
 
-        Or when whoever has the hosts wants it ended. He says so again to a session that was not there the first time.
+        Or when the hosts port wants it ended. The port asks again if the session was not in memory the first time.
         """
         owned = self._live.protocol.state.owned.get(process_id)
         agent = None if owned is None else self._live.hosts.hosted(owned.row.host)
@@ -176,7 +176,7 @@ class TreeActors:
             return
         self._hosts[process_id].key = ""
         if owned.cell is not None:
-            # If it has not passed the cell by now, nobody will spawn it, and the port says so.
+            # A tree that has not passed its cell by now is never spawned, and the port reports that.
             owned.cell.close()
         self._ports.processes.adopt(process_id, self._owner.actor_ref)
         if owned.row.ending is not None:

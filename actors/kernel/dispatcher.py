@@ -20,7 +20,7 @@ puts it into its mailbox; the workers do that under a lock, which keeps the orde
 are put directly: there may be very many, and a Stop behind them would wait until they are moved.
 
 A closed dispatcher runs no actor, so an actor with something to do is ended: its asks are answered with ActorDeadError,
-and its parent is told. That happens on the thread that closes or that sends.
+and its parent gets Down. That happens on the thread that closes or that sends.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class ExecutionEnded(Report, frozen=True):
 class RecancelExecution(TimerFired, frozen=True):
     """Cancel an async execution again if it goes on after the grace and the kill time; then at growing intervals.
 
-    `patience_s`: both times together, in seconds; so long after it was told it is not told again.
+    `patience_s`: both times together, in seconds; the least time from one cancel to the next.
     """
 
     patience_s: float

@@ -103,7 +103,7 @@ class HostIdle(TimerFired, frozen=True):
 
 
 class HostUnwanted(Command, frozen=True):
-    """Whoever has the hosts wants one ended that the session keeps, for this reason. `since` is as in `HostIdle`."""
+    """The port to hosts wants a host ended that the session keeps, for this reason. `since` is as in `HostIdle`."""
 
     process_id: str
     since: float | None

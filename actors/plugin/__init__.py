@@ -6,7 +6,7 @@
     pieces.py        the pieces of a text, one for each event
     spawning.py      `spawn`, for tools
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell
-    foreign.py       tools that a call brings along: somebody else's, and functions that `turn.gate` gates
+    foreign.py       tools that a call brings along: those of a host, and functions that `turn.gate` gates
     registration.py  agents and tools as functions: names, signatures, schemas
     rendering.py     a thread in the formats of model providers
 

@@ -119,9 +119,9 @@ def foreign_body(
     started: Callable[[], None],
     max_bytes: int,
 ) -> Callable[[Finish], None]:
-    """Return the function that the executor calls for a call that somebody else executes.
+    """Return the function that the executor calls for a call that a `Foreign` executes.
 
-    What he says of its end is converted on his thread.
+    The value that it finishes with is converted on the thread that finishes.
     """
 
     def ended(value: object) -> Executed:

@@ -1,8 +1,8 @@
 """Tools that are made where they are called: a call brings its own along, which stands where a registered one does.
 
-`Foreign` is executed by somebody else. `GatedTask` and `GatedThread` are for `turn.gate`: one function of the caller's,
-for one call. An async one is a task of its own, as that of an async tool is, in the context of the caller; a plain one
-is called on the thread that asks.
+`Foreign` is executed elsewhere, by a function that is given a way to finish it. `GatedTask` and `GatedThread` are for
+`turn.gate`: one function of the caller's, for one call. An async one is a task of its own, as that of an async tool is,
+in the context of the caller; a plain one is called on the thread that asks.
 
 The gate is the same for all of them. The call is on record, waits for the barrier and for its permit, and its cell is
 started before the function begins (law L2).
@@ -34,7 +34,7 @@ NOBODY_WAITS: Final = "whoever was to execute it does not wait for it any more"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Foreign:
-    """A tool that somebody else executes, for one call.
+    """A tool that is executed elsewhere, for one call: in a host, for example.
 
     Attributes:
         name: the tool's name in the log.
@@ -135,7 +135,7 @@ class GatedThread(_Gated[T]):
         super().__init__(name, show, deadline_s)
         self._function = function
         self._pending = pending
-        # Whoever resolves it decides: the permit, a refusal, or the cancel of the run.
+        # The first of three resolves it, and so decides: the permit, a refusal, or the cancel of the run.
         self._permit: Future[Finish | None] = pending.future()
 
     @property
@@ -170,7 +170,7 @@ class GatedThread(_Gated[T]):
             finish(shown)
 
     def _let_go(self) -> None:
-        """Nobody waits for the permit any more. If it has come all the same, nothing comes of it."""
+        """Give the permit up. If it has come all the same, the call ends as cancelled."""
         if settle(self._permit, None) or self._permit.exception() is not None:
             return
         finish = self._permit.result()

@@ -165,9 +165,9 @@ def render_anthropic(
         messages: the thread.
         provider: whose blocks (thinking with its signature, redacted thinking) and ids are given back.
         thinking: the request will have thinking on. Then the provider refuses results at the end whose calls no
-            thinking came before: calls of an agent itself, or of another provider's model. Such calls are told as text.
-            It also refuses a thread that ends with the assistant, as one does whose last answer was left: then `GO_ON`
-            follows.
+            thinking came before: calls of an agent itself, or of another provider's model. Such calls are rendered as
+            text. It also refuses a thread that ends with the assistant, as one does whose last answer was left: then
+            `GO_ON` follows.
     """
     rendered: list[JsonObject] = []
 
@@ -365,7 +365,7 @@ def _unused(identity: str, used: set[str]) -> str:
 
 
 def _name(name: str) -> str:
-    """Return a tool's name in a form that providers accept: a model may have called a name that is not a tool's."""
+    """Return a tool's name in a form that providers accept: a model may have made up the name."""
     return _NOT_IN_A_NAME.sub("_", name)[:_NAME_MAX_CHARS] or "_"
 
 

@@ -53,7 +53,7 @@ class _TurnBase:
 
     @property
     def traceparent(self) -> str | None:
-        """The span of whoever sent this run's message, as W3C Trace Context writes it: the parent of your own spans.
+        """The span of the sender of this run's message, as W3C Trace Context writes it: the parent of your own spans.
 
         None: the sender gave none. Of several messages it is that of the last one which has it.
         """
@@ -250,7 +250,7 @@ class AsyncTurn(_TurnBase):
             name: of the tool, in the log.
             arguments: of the call, in the log: plain JSON. The function has its own.
             function: called without arguments, once, and awaited.
-            schema: the JSON schema of the arguments, for whoever approves calls. It is not enforced, since the
+            schema: the JSON schema of the arguments, for the approval of calls. It is not enforced, since the
                 framework has checked them. Nothing asks for an approval so far, so it is not stored either.
             provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread from what the function returned; by default as for a tool.

@@ -140,7 +140,7 @@ class PartReports:
 
     @staticmethod
     def _is_anothers(record: RunRecord, report: ProcessReport) -> bool:
-        """True if a call says something of a host that it was not told of, and that another one has since."""
+        """True if a call reports on a host that it never used, and that another call has since."""
         process = record.processes.get(report.process_id)
         return process is not None and bool(process.row.host) and process.row.call_id != (report.address.call or "")
 

@@ -97,7 +97,7 @@ class Processes:
         state, process_id, name = self._state, request.process_id, request.spec.name
         known = record.parts.get(process_id)
         if process_id in record.processes and not (request.host and known is not None and known.ended):
-            # One that has ended is a host that was told nothing and was released: it is reserved for this call now.
+            # One that has ended is a host that got no call and was released: it is reserved for this call now.
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
         limit = state.settings.processes_max
@@ -160,7 +160,7 @@ class Processes:
         self._state.step.later.append(ReleaseHost(process_id))
 
     def forget(self, record: RunRecord, process_id: str) -> None:
-        """A tree has ended: the port may forget it. The host of a tool that was told nothing lives, and is released."""
+        """A tree has ended: the port may forget it. The host of a tool that got no call lives, and is released."""
         process, part = record.processes.get(process_id), record.parts[process_id]
         void = process is not None and process.cell is not None and process.cell.state is CellState.VOID
         if process is None or not (process.row.host and process.row.call_id and void):

@@ -128,7 +128,7 @@ class TurnQueue:
             rows.append(WaitingRow(self._session, row.message, row.place, last.run_id, False, row.accepted_at))
             last.rows.append(rows[-1])
         if self.turns and behind and self.turns[-1].merge and behind[0].merge:
-            # Senders were told the run id of the later turn, so that one stays.
+            # Senders have the run id of the later turn in their answers, so that turn stays.
             joining = self.turns.pop()
             new.remove(joining.run_id)
             moved = [msgspec.structs.replace(row, run_id=behind[0].run_id) for row in joining.rows]

@@ -1,9 +1,9 @@
-"""Hosts of runs: reserved when a run is decided, told of it behind the commit, kept by the session, taken back.
+"""Hosts of runs: reserved when a run is decided, given it after the commit, kept by the session, taken back.
 
 Theory of operation. The host in which a run's agent is to run is reserved in the step that starts the run, and its row
-is in that step's batch. So it is a part of the run before it is told anything. Whether it is told is said by the cell
-of its row, as of a spawn: the start of the run starts the cell, and a fence that is first voids it. A host whose cell
-was voided was told nothing; it is released when that is durable.
+is in that step's batch. So it is a part of the run before the run is sent to it. As for a spawn, the cell of its row
+decides whether that happens: the start of the run starts the cell, and a fence that comes first voids it. A host whose
+cell was voided got no run; it is released when that is durable.
 
 From then on it is a tree of the run like any other: it ends with the run, holds the barrier, and its warden proves its
 end. Where the run ends by itself the session may keep it for the next run: a hand-over, in the same step. The next run
@@ -99,7 +99,7 @@ class RunHosts:
         return part
 
     def claim(self, record: RunRecord) -> None:
-        """After the commit: the host is told of its run, which is open. A fence has voided its cell otherwise."""
+        """After the commit: the run is open and is sent to its host. A fence has voided the host's cell otherwise."""
         process = record.host
         if process is not None and process.cell is not None:
             process.cell.start()

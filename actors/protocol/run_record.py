@@ -64,9 +64,9 @@ E = TypeVar("E", bound=HasEnd)
 class OpenIndex(dict[str, E]):
     """Parts or calls of a run by id, in order of creation. The open ones are found without a look at the others.
 
-    An end is found at the next question: two runs may share a part, and neither is told of its end. The cost of a
-    question grows with the number of open ones and of those that ended since the last question. The value of an id is
-    replaced or removed, and its id never changes.
+    An end is found at the next question: two runs may share a part, and its end is reported to neither index. The cost
+    of a question grows with the number of open ones and of those that ended since the last question. The value of an id
+    is replaced or removed, and its id never changes.
     """
 
     def __init__(self) -> None:

@@ -337,7 +337,7 @@ class Runs:
         if record.open_parts():
             self._state.step.now.append(HaltRun(record.id, provenance, mode, record.stage))
             if AGENT not in record.parts and not record.adoptions:
-                # Its agent was not started, so nobody has the host that it took back.
+                # Its agent was not started, so no actor has the host that it took back.
                 record.adoptions += 1
                 self._state.step.later.append(AdoptRun(record.id))
 

@@ -1,4 +1,4 @@
-"""What agents save: decided here, on record with the run that saves, and told once it is durable."""
+"""What agents save: decided here, recorded with the run that saves, and answered once it is durable."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Hosting(Protocol):
         """A call asks for a host that it has reserved."""
 
     def unused(self, process_id: str) -> None:
-        """It is decided that a host is not told of its run or call: it is released when that is durable."""
+        """It is decided that a host does not get its run or call: the host is released when that is durable."""
 
     def code_changed_at(self, process_id: str) -> float | None:
         """Return when the code of a reserved host was last changed; see `Hosts.code_changed_at`."""

@@ -138,7 +138,7 @@ class SaySaved(Struct, frozen=True):
 
 
 class ReleaseHost(Struct, frozen=True):
-    """A host that was reserved for a run is not told of it; that is durable, so no record gives it to the run."""
+    """Release a host: the run or call that it was reserved for is not sent to it, and that is durable."""
 
     process_id: str
 
@@ -244,7 +244,7 @@ class TakeTree(Struct, frozen=True):
     """Take a process tree from its run, which must not end it any more.
 
     It is carried out at once, while the store writes the record: a halt of the run does not wait for the store either,
-    and must not reach the tree. Nobody is told of it before the record is durable.
+    and must not reach the tree. It is reported only when the record is durable.
     """
 
     address: Address

@@ -82,8 +82,8 @@ class Stops:
             stopped = self._replay(stop, answer, provenance, at)
         if stopped.outcome != StopOutcome.ALREADY_OVER:
             # A Stop that comes too late for its run has no effect, not on messages that are on their way either (L9).
-            # A Stop may have waited on its way, with messages behind it: its id tells when it was made, whoever sends
-            # it. A time ahead of the clock must not cut off messages that are sent from now on.
+            # A Stop may have waited on its way, with messages behind it. Its id has the time at which it was made. A
+            # time ahead of the clock must not cut off messages that are sent from now on.
             made_at = request_time(stop.id) if stop.sent_at is None else None
             sent_at = provenance.initiated_at if made_at is None else made_at
             self._cut_off(stop.origin, min(sent_at, handled_at), at)

@@ -484,7 +484,7 @@ class HostPool:
     def host_unready(self, host: Host, why: str) -> float:
         """It has not said hello so far. What a spare took at its low priority does not count once a run waits for it.
 
-        Returns the seconds that it still has. If there are none it is lost from here on, and nobody is given it.
+        Returns the seconds that it still has. If there are none it is lost from here on, and is given to no run.
         """
         with self._lock:
             left_s = max(0.0, host.awaited_at + host.spec.start_s - self._clock.monotonic())

@@ -1,4 +1,4 @@
-"""The live tree, over HTTP."""
+"""The live tree over HTTP: what runs now in each session, its runs, calls and processes."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class RunPrinter:
         self._remark(lines)
 
     def printed_all(self) -> None:
-        """Its process prints no more: show a last line that has no end."""
+        """The process has ended its output: show a last line that has no newline."""
         line, self._printed = self._printed, ""
         self._remark([line] if line else [])
 

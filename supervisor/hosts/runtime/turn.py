@@ -51,7 +51,7 @@ class TurnBase:
 
     @property
     def traceparent(self) -> str | None:
-        """The span of whoever sent this run's message, as W3C Trace Context writes it: the parent of your own spans.
+        """The span of the sender of this run's message, as W3C Trace Context writes it: the parent of your own spans.
 
         None: the sender gave none. Of several messages it is that of the last one which has it.
         """
@@ -301,7 +301,7 @@ class AsyncTurn(TurnBase):
             name: the tool's name.
             arguments: shown and recorded; `function` has its own.
             function: what to execute.
-            schema: a JSON schema of the arguments, for whoever approves calls. It is not enforced, since the framework
+            schema: a JSON schema of the arguments, for the approval of calls. It is not enforced, since the framework
                 has checked them. Nothing asks for an approval so far, so it is not stored either.
             provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread; by default the value itself, as JSON if it is no text.

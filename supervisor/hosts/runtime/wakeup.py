@@ -56,7 +56,7 @@ class Wakeup:
         loop.add_reader(self._read, self._drain)
 
     def set_anew(self) -> None:
-        """Let signals write to this pipe, where nobody else has them wake the loop of this thread.
+        """Let signals write to this pipe, unless other code has them write to a descriptor of its own.
 
         Loops do so for `add_signal_handler`, and set no descriptor when the last of these handlers is removed.
         """
