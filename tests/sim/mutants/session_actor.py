@@ -144,8 +144,8 @@ SESSION_ACTOR: Final = (
         "L12",
         SessionHosts,
         "settle",
-        "self._reserved - on_record",
-        "self._reserved",
+        "(self._reserved | self._unused) - on_record",
+        "self._reserved | self._unused",
     ),
     # ── Stash ──
     mutant(
