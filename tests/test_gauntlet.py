@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pykka import Timeout
 
-from actors import Receipt, Row
+from actors import NewMessage, Receipt, Row
 from actors.messages import ProcessEnded
 from actors.model import Event, How, PartKind, Provenance, Signalled
 from supervisor import supervisor
@@ -374,6 +375,27 @@ def test_a_keeper_that_outlives_its_daemon_is_reported_and_ended(
         finally:
             process.kill()
     assert daemon.end_keepers() == []
+
+
+def test_a_daemon_of_the_gauntlet_that_gets_no_answer_waits_long_and_then_says_what_its_threads_do(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    waited: list[float] = []
+
+    class Silent:
+        def session(self, _token: str) -> Silent:
+            return self
+
+        def ask(self, _message: NewMessage, *, timeout: float = 30.0) -> None:
+            waited.append(timeout)
+            raise Timeout(f"{timeout} seconds")
+
+    with pytest.raises(Timeout):
+        crash.begin(Silent(), [("cmg-a.", {}), ("cmg-b.", {})])  # type: ignore[arg-type]  # what it asks of one
+    assert waited == [plugins.SILENT_S]
+    said = capfd.readouterr().err
+    assert "most recent call first" in said
+    assert " in begin\n" in said
 
 
 def test_dead_children_that_are_not_reaped_are_counted() -> None:

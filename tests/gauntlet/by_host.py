@@ -25,7 +25,7 @@ from supervisor.agent import Agent
 from tests.gauntlet import census
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import rows_of, stale_events
-from tests.gauntlet.plugins import UP_S, Names
+from tests.gauntlet.plugins import SILENT_S, Names
 from tests.gauntlet.single import Outcome, Singles, Stage, Trigger, is_end, until, warden_of
 
 HERE = Path(__file__).parent
@@ -147,7 +147,7 @@ class HostSingles(Singles):
         self._keep(stage, outcome)
         before, first = census.read(stage.seen).hosts, stage.run_id
         self._begin(stage, "stay")
-        if not until((stage.folder / "stays").exists, UP_S):
+        if not until((stage.folder / "stays").exists, SILENT_S):
             outcome.wrong.append("the next run did not begin")
         began = time.monotonic()
         stopped = self._ask_to_stop(stage)
@@ -178,4 +178,5 @@ class HostSingles(Singles):
 
     @staticmethod
     def _ask_to_stop(stage: Stage) -> Stopped:
-        return stage.session.ask(Stop(source="user.gauntlet", reason=f"the case {stage.case.name}"))
+        stop = Stop(source="user.gauntlet", reason=f"the case {stage.case.name}")
+        return stage.session.ask(stop, timeout=SILENT_S)

@@ -6,6 +6,7 @@ supervisor and the runs, prints their ids, and stays until it is killed, or unti
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import shutil
@@ -18,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pykka import Timeout
+
 from actors import NewMessage
 from actors.model import Event
 from supervisor import Supervisor
@@ -26,11 +29,10 @@ from tests.gauntlet import census
 from tests.gauntlet.by_host import agent
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events
-from tests.gauntlet.plugins import Names, config
+from tests.gauntlet.plugins import SILENT_S, Names, config
 from tests.gauntlet.single import Outcome, Singles, Stage, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-READY_S = 60.0
 WATCH_S = 0.01
 LAST_LOOK_S = 1.0
 KEEPERS = "cm-"
@@ -149,7 +151,10 @@ class Daemon:
         process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the daemon did not start: {self._log.read_text()[-2000:]}")
+            said = self._log.read_text()
+            # Once for all of the wave: it may show what all its threads did.
+            sys.stderr.write(said)
+            raise RuntimeError(f"the daemon did not start: {said[-2000:]}")
         runs: dict[str, str] = json.loads(line)
         return runs
 
@@ -224,13 +229,31 @@ def main() -> None:
     threading.Thread(target=_end_with_our_starter, daemon=True).start()
     host = agent(orders["hosts"]) if orders["hosts"] else None
     supervisor = Supervisor.start(config(Path(orders["state_dir"]), orders["layer"], host))
-    runs = {}
-    for token, case in orders["cases"]:
-        content = json.dumps({"do": "hold", "token": token, "case": case})
-        runs[token] = supervisor.session(token).ask(NewMessage(content=content)).run_id
+    runs = begin(supervisor, orders["cases"])
     sys.stdout.write(json.dumps(runs) + "\n")
     sys.stdout.flush()
     threading.Event().wait()
+
+
+def begin(supervisor: Supervisor, cases: Sequence[tuple[str, dict[str, Any]]]) -> dict[str, str]:
+    """Start a run of each case, with its token as the session; returns their ids by token.
+
+    The answer to a message comes behind all that the earlier runs say meanwhile, so it takes as long as it takes.
+
+    Raises:
+        Timeout: there was none. What each thread did is on stderr: a deadlock can be told from a slow machine.
+    """
+    runs = {}
+    for token, case in cases:
+        content = json.dumps({"do": "hold", "token": token, "case": case})
+        try:
+            accepted = supervisor.session(token).ask(NewMessage(content=content), timeout=SILENT_S)
+        except Timeout:
+            faulthandler.dump_traceback(sys.stderr)
+            raise
+        assert accepted.run_id is not None, "an idle session starts a run"
+        runs[token] = accepted.run_id
+    return runs
 
 
 def _end_with_our_starter() -> None:

@@ -36,13 +36,11 @@ from supervisor import SessionHandle, Supervisor
 from tests.gauntlet import census
 from tests.gauntlet.cases import Case, Needs
 from tests.gauntlet.judge import judge, stale_events, stale_output
-from tests.gauntlet.plugins import DEADLINE_S, GRACE_S, HEAVY_DEADLINE_S, KILL_S, POLL_S, RELEASE_S, UP_S, Names, board
+from tests.gauntlet.plugins import DEADLINE_S, GRACE_S, HEAVY_DEADLINE_S, KILL_S, POLL_S, SILENT_S, Names, board
 
 Trigger = Callable[["Stage", "Outcome"], Receipt | None]
 
 LIMIT_S = GRACE_S + KILL_S + 20.0
-SILENT_S = RELEASE_S / 2
-"""Where nobody has asked for an end, no deadline is over: a machine under load takes as long as it takes."""
 WARDEN = "cm-warden"
 RUNS_A_SESSION = 40
 CLIMB_MAX = 4096
@@ -98,7 +96,7 @@ class Stage:
             "returns": returns,
         }
 
-    def up(self, within_s: float = UP_S) -> bool:
+    def up(self, within_s: float = SILENT_S) -> bool:
         """Wait until its processes are up, and see on the way what holds them: they may be gone in a moment."""
         return until(self._is_up, within_s)
 
@@ -195,7 +193,7 @@ class Singles:
         stage = Stage(case, token, self._folder / token, self._session(trigger))
         stage.folder.mkdir()
         try:
-            stage.from_seq = stage.session.status().last_seq
+            stage.from_seq = stage.session.status(timeout=SILENT_S).last_seq
             receipt = self._triggers[trigger](stage, outcome)
             self._judge(stage, outcome, receipt)
         except Exception as error:  # whatever it is, it is this run's and is told
@@ -221,7 +219,7 @@ class Singles:
 
     def _begin(self, stage: Stage, do: str, *, returns: str = "at exit", tool: str = "case") -> None:
         order = {"do": do, "token": stage.token, "case": stage.order(self._needs, returns), "tool": tool}
-        accepted = stage.session.ask(NewMessage(content=json.dumps(order)))
+        accepted = stage.session.ask(NewMessage(content=json.dumps(order)), timeout=SILENT_S)
         assert accepted.run_id is not None, "an idle session starts a run"
         stage.run_id = accepted.run_id
 
@@ -232,12 +230,13 @@ class Singles:
 
     def _wait_up(self, stage: Stage, outcome: Outcome) -> None:
         if not stage.up():
-            outcome.wrong.append(f"its processes were not up within {UP_S:g} s: {census.read(stage.seen)}"[:600])
+            outcome.wrong.append(f"its processes were not up within {SILENT_S:g} s: {census.read(stage.seen)}"[:600])
 
     def _stop(self, stage: Stage, outcome: Outcome, mode: str) -> Receipt | None:
         self._hold(stage, outcome)
         began = time.monotonic()
-        stopped = stage.session.ask(Stop(source="user.gauntlet", reason=f"the case {stage.case.name}", mode=mode))
+        stop = Stop(source="user.gauntlet", reason=f"the case {stage.case.name}", mode=mode)
+        stopped = stage.session.ask(stop, timeout=SILENT_S)
         answered = time.monotonic()
         receipt = self.receipt(stage.session, stage.run_id)
         self._measure(outcome, began, answered)
@@ -250,7 +249,7 @@ class Singles:
         self._hold(stage, outcome)
         order = {"do": "look", "token": stage.token, "seen": str(stage.seen)}
         began = time.monotonic()
-        accepted = stage.session.ask(NewMessage(content=json.dumps(order), policy="interrupt"))
+        accepted = stage.session.ask(NewMessage(content=json.dumps(order), policy="interrupt"), timeout=SILENT_S)
         answered = time.monotonic()
         receipt = self.receipt(stage.session, stage.run_id)
         self._measure(outcome, began, answered)
@@ -370,7 +369,7 @@ class Singles:
     @staticmethod
     def log(stage: Stage) -> list[Event]:
         """The events of this run and of what came after it."""
-        last = stage.session.status().last_seq
+        last = stage.session.status(timeout=SILENT_S).last_seq
         events: list[Event] = []
         with stage.session.subscribe(stage.from_seq, timeout=LIMIT_S) as subscription:
             for event in subscription:
