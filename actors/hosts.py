@@ -95,9 +95,9 @@ class Hosts(Protocol):
         It may come after `reserve` has returned this host for the next run, and comes again from a session that was
         read anew.
 
-        `unwanted` is called, from any thread and perhaps before this returns, if too many hosts are kept and this is
-        the longest unused: the session is to end it, for the reason that is given. It is not returned by `reserve` any
-        more.
+        `unwanted` is called, from any thread and perhaps before this returns, if the session is to end the host, for
+        the reason that is given: too many are kept and this is the longest unused, or it cannot be talked to any more.
+        It is not returned by `reserve` any more.
         """
 
     def heard(self, process_id: str, news: ProcessNews) -> None:

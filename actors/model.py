@@ -429,7 +429,8 @@ class Row(Struct, frozen=True):
     `status` is the exit status of a process (negative: the signal), and None for other parts. `how` is None while the
     part is still running, in a receipt that is not complete. `ended_at` of one that was handed over is when it was.
     `provenance` says who ended a process, if that was not the end of the run: its tool, the deadline of its call, the
-    agent that abandoned its call, or the natural end of its run. `effects` are those that the code of the agent or the
+    agent that abandoned its call, or the natural end of its run. For a process of the session it is always there. It
+    may have been ending when the Stop of the receipt came. `effects` are those that the code of the agent or the
     call has begun behind guards; left out (UNSET) if there is none. Times: seconds, epoch, UTC.
     """
 

@@ -452,7 +452,7 @@ def test_a_kept_host_that_is_not_to_be_used_is_not_given(ended: str, monkeypatch
             hosts.until_state(tree, None)
         elif ended == "cut off":
             tree.host.write(b"nonsense\n")
-            until(lambda: tree.kills, "it to be killed")
+            until(lambda: hosts.unwanted, "its session to be told")
         else:
             hosts.pool.reload()
         assert hosts.pool.reserve(NAME, SESSION, tree.process_id) != tree.process_id
@@ -470,6 +470,37 @@ def test_a_kept_host_that_has_just_died_is_not_given() -> None:
 
         assert hosts.loop.call(dies_and_is_reserved) != tree.process_id
         tree.die(0)
+
+
+@pytest.mark.parametrize("when", ["kept", "before that is said", "reserved again"])
+def test_a_kept_host_that_is_cut_off_is_its_sessions_to_end_with_the_reason(when: str) -> None:
+    with hosting() as hosts:
+        if when == "before that is said":
+            # Its run has ended by itself, and the session keeps it; the word of that comes behind a commit.
+            hosts.spare()
+            tree, run = hosts.reserved(), OneRun()
+            tree.host.answer(hosts.begin(tree, run), value=1)
+            run.end()
+        else:
+            tree = kept(hosts)
+        host = hosts.pool._hosts[tree.process_id]
+        if when == "reserved again":
+            assert hosts.pool.reserve(NAME, SESSION, tree.process_id) == tree.process_id
+        tree.host.write(b"nonsense\n")
+        until(lambda: host.lost, "it to be cut off")
+        if when == "before that is said":
+            assert hosts.unwanted == []
+            hosts.keep(tree)
+        elif when == "reserved again":
+            hosts.pool.release(tree.process_id)
+        until(lambda: hosts.unwanted, "its session to be told")
+        assert hosts.unwanted == [(tree, host.lost)]
+        assert host.lost.startswith("host.protocol: ")
+        assert (tree.kills, host.state) == ([], HostState.ENDING)
+        # A session that was read anew may not have heard it.
+        hosts.keep(tree)
+        assert hosts.unwanted == [(tree, host.lost)] * 2
+        assert hosts.pool.reserve(NAME, SESSION, tree.process_id) != tree.process_id
 
 
 def test_of_too_many_kept_hosts_its_session_is_to_end_the_longest_unused() -> None:

@@ -655,6 +655,35 @@ def test_l5_a_host_that_is_one_too_many_is_ended_by_its_session_with_the_reason(
         assert world.status(second) is RunStatus.COMPLETED
 
 
+@pytest.mark.parametrize("why", ["host.retired", "supervisor.recovery"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l5_a_kept_host_that_was_ending_when_a_stop_came_keeps_its_own_cause(seed: int, why: str) -> None:
+    with hosted(seed, keep=True, keep_idle_s=5.0) as before:
+        say(before, "say=1")
+        assert before.run(lambda: bool(of(before, "process.handed_over")))
+        before.wait(0.1)
+        if why == "supervisor.recovery":
+            world = before.crash()
+        else:
+            world = before
+            assert world.run(lambda: hosts(world)[0].ending is not None)
+        with world:
+            answer = world.answer("s", stop("joins"))
+            assert answer.outcome == "nothing_running"
+            settled(world)
+            (row,) = world.disk.receipt("joins").rows  # type: ignore[union-attr]  # it is filed by now
+            assert (row.name, row.ended_at is not None) == ("host scripted", True)
+            assert row.provenance is not None
+            assert row.provenance.source == why
+            (ended,) = of(world, "process.ended")
+            assert ended.data["provenance"]["source"] == why
+            (stored,) = hosts(world)
+            assert stored.ending is not None
+            assert stored.ending.source == why
+            assert stored.end is not None
+            assert stored.end.provenance == stored.ending
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_host_whose_code_was_replaced_is_not_used_again_and_is_ended_when_the_next_run_begins(seed: int) -> None:
     with hosted(seed, keep=True) as world:

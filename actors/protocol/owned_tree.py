@@ -57,7 +57,7 @@ class OwnedTree:
 
 
 def part_of(row: ProcessRow) -> Part:
-    """Make the part that stands for a tree of the session in receipts."""
+    """Make the part that stands for a tree of the session in receipts. It names who ends it, if anybody does."""
     part = Part(row.process_id, PartKind.PROCESS, row.name, row.call_id, holds=row.ending is not None)
-    part.pid, part.started_at = row.pid, row.started_at
+    part.pid, part.started_at, part.provenance = row.pid, row.started_at, row.ending
     return part

@@ -104,7 +104,7 @@ class Part:
     ours: False for a process of unknown origin. The receipt names it, and nothing waits for its end.
     lost: its warden could not prove its end.
     remaining: what of it could not be killed so far.
-    provenance: who ends it, if that is not the end of the run.
+    provenance: who ends it, if that is not the end of the run; of a tree of the session, whoever does.
     effects: what its code has begun behind guards, when the receipt was filed last.
     """
 

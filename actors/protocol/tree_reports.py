@@ -95,6 +95,9 @@ class TreeReports:
             # Reported again, to an actor that took the tree over.
             return
         part.end_process(news)
+        if owned.row.host:
+            # It may exit at the end of its socket, without a signal: what ends the session's use of it ends it.
+            part.provenance = part.provenance or owned.row.ending
         record = state.record(owned.row.run_id)
         if news.how is How.NOT_STARTED:
             self._not_started(record, owned, news)
@@ -108,7 +111,7 @@ class TreeReports:
             proven=news.proven,
             owner=Owner.SESSION,
             note=news.note,
-            provenance=part.provenance or owned.row.ending,
+            provenance=part.provenance,
         )
         # Not in the generation of its run, which may have ended long ago: it is an event of the session.
         state.event(data, None)

@@ -189,7 +189,10 @@ class Trees:
                 receipts = (*receipts, receipt_of.receipt.receipt_id)
             # No more receipts than this wait for trees.
             receipts = tuple(dict.fromkeys(receipts))[-LATE_KEPT_MAX:]
-            self.save(owned, ending=owned.row.ending or provenance, receipts=receipts)
+            # The first cause stands: who joins the end of a tree is not who ended it.
+            ending = owned.row.ending or provenance
+            owned.part.ended_by(ending)
+            self.save(owned, ending=ending, receipts=receipts)
         if notified:
             self._stage += 1
             state.step.now.append(EndTrees(tuple(notified), provenance, provenance.mode, self._stage))
@@ -278,6 +281,7 @@ class Trees:
             owned = state.owned[row.process_id] = OwnedTree(row, part, durable=True)
             why = endings(row.process_id)
             if why is not None and row.ending is None:
+                part.ended_by(why)
                 self.save(owned, ending=why)
             if owned.row.ending is not None:
                 part.holds = True

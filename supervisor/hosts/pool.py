@@ -8,7 +8,7 @@ compete with the run that has just begun.
 Ownership of the tree. Until a run adopts it, the tree of a host is the pool's: only its ledger records it, and the
 pool ends it. From then on a run or a session ends it and receives its reports, and passes them on here (`heard`). A
 host whose run has ended by itself may be kept: after `keep` its session has it. To stay within KEPT_MAX the pool has
-the session end the longest unused.
+the session end the longest unused. One that is cut off is ended by its session, too, which records the reason.
 
 A host that ends before its hello, or reports that its agent cannot be loaded, makes its agent *broken*: no spare is
 started for 1, 2, 4 … 60 s. A run of a broken agent still tries once, and fails with the reason. A spare that dies is
@@ -210,6 +210,7 @@ class HostPool:
 
     def release(self, process_id: str) -> None:
         """See `actors.hosts.Hosts.release`."""
+        tell = None
         with self._lock:
             self._unmade.pop(process_id, None)
             host = self._hosts.get(process_id)
@@ -218,6 +219,7 @@ class HostPool:
             entry = self._agents[host.spec.name]
             if host.had_run:
                 self._keep(host)
+                tell = host.tell_unwanted if host.unwanted else None
             elif host.outdated or host.lost or self._draining:
                 self._end(host)
             else:
@@ -225,6 +227,8 @@ class HostPool:
                 entry.spares.insert(0, host)
                 while len(entry.spares) > entry.spec.spares:
                     self._end(entry.spares.pop())
+        if tell is not None:
+            tell(host.unwanted)
 
     def run(self, process_id: str, turn: TurnCore, tools: Sequence[ToolOffer], finish: Finish) -> None:
         """See `actors.hosts.Hosts.run`."""
@@ -270,7 +274,7 @@ class HostPool:
             if host is None:
                 return
             host.tell_unwanted = unwanted
-            # Again, if it was said to a session that was not there.
+            # Again, if it was said to a session that was not there. Or it was cut off behind the end of its run.
             told = [host] if host.unwanted else []
             if host.state is HostState.RUNNING:
                 host.session = session
@@ -290,8 +294,12 @@ class HostPool:
         return surplus
 
     def _keep(self, host: Host) -> None:
-        host.state = HostState.KEPT
-        self._kept[host.process_id] = host
+        """A session keeps it, or is to end it. Under the lock."""
+        if host.unwanted:
+            host.state = HostState.ENDING
+        else:
+            host.state = HostState.KEPT
+            self._kept[host.process_id] = host
 
     def heard(self, process_id: str, news: ProcessNews) -> None:
         """See `actors.hosts.Hosts.heard`."""
@@ -494,15 +502,19 @@ class HostPool:
 
     def host_cut_off(self, host: Host, why: str) -> None:
         """Its channel is closed."""
+        tell = None
         with self._lock:
             self._lost(host, why)
             if host.state in (HostState.STARTING, HostState.SPARE):
                 self._end(host)
-            elif host.state is HostState.KEPT:
-                # It belongs to its session, which learns of its end.
-                host.state = HostState.ENDING
-                self._kept.pop(host.process_id, None)
-                self._processes.kill(host.process_id, 0.0)
+            elif host.had_run and not host.unwanted:
+                # A run ends it, or the session that keeps it now, or may keep it in a moment.
+                host.unwanted = why
+                if host.state is HostState.KEPT:
+                    del self._kept[host.process_id]
+                    host.state, tell = HostState.ENDING, host.tell_unwanted
+        if tell is not None:
+            tell(why)
 
     def host_gone(self, host: Host, why: str) -> None:
         """Its process has ended."""
