@@ -3,7 +3,8 @@
     python -m tests.ends_child STATE_DIR OPTIONS RUNS
 
 OPTIONS are the agent's, as JSON; RUNS is a list of the messages of a session, each with a moment in the run of its last
-one, as JSON. The sessions are `s0` and so on. The moment of the first one is awaited.
+one, as JSON. The sessions are `s0` and so on. The moment of the first one is awaited; and those that are to be idle
+are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import msgspec
 
 from supervisor import Agent, Config, Supervisor
-from tests.ends_kit import Moment, begin
+from tests.ends_kit import IDLE, Moment, begin, ended
 from tests.kit import GRACE_S, KILL_S
 
 
@@ -27,6 +28,9 @@ def main() -> None:
     )
     told = msgspec.json.decode(runs, type=list[tuple[list[str], Moment]])
     run_ids = [begin(supervisor.session(f"s{number}"), messages) for number, (messages, _) in enumerate(told)]
+    for number, (_, moment) in enumerate(told):
+        if moment.step == IDLE:
+            ended(supervisor.session(f"s{number}"), run_ids[number])
     told[0][1].wait(supervisor.session("s0"), run_ids[0])
     os.kill(os.getpid(), signal.SIGKILL)
 

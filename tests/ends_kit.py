@@ -35,6 +35,8 @@ from tests.kit import WAIT_S, YEAR_S, Kit, alive, check_rest, log, rows, say, st
 TESTS = Path(__file__).parent
 AGAIN = "say again"
 """What a session is asked for after an end."""
+IDLE = -1
+"""The step of a run that has ended by itself."""
 PAUSE_S = 0.05
 """Moments that follow a step are drawn up to so long after it."""
 SIGTERM_BIT = 1 << 14
@@ -42,7 +44,10 @@ SIGTERM_BIT = 1 << 14
 
 @dataclass
 class Kind:
-    """A kind of agent: the word that it does, its steps, and what is drawn to follow the word."""
+    """A kind of agent: the word that it does, its steps, and what is drawn to follow the word.
+
+    Without steps it is to be ended when its run has ended by itself.
+    """
 
     word: str
     steps: int
@@ -131,19 +136,26 @@ class Example(Kind):
 
 
 class Moment(NamedTuple):
-    """A moment in a run: so long after a step, or, with step 0, after its message was accepted."""
+    """A moment in a run: so long after a step.
+
+    With step 0: after its message was accepted; with IDLE: after the run has ended by itself.
+    """
 
     step: int
     delay_s: float
 
     def wait(self, session: SessionHandle, run_id: str) -> None:
         """Wait for it, or for the run to end by itself."""
-        if self.step:
+        if self.step == IDLE:
+            ended(session, run_id)
+        elif self.step:
             until(lambda: f"<{self.step}>" in told(session, run_id), f"step {self.step}")
         time.sleep(self.delay_s)
 
 
 def draw_moment(draw: random.Random, kind: Kind) -> Moment:
+    if not kind.steps:
+        return Moment(IDLE, draw.uniform(0.0, PAUSE_S))
     if draw.random() < 0.2:
         return Moment(0, draw.uniform(0.0, kind.start_s))
     return Moment(draw.randint(1, kind.steps), draw.uniform(0.0, PAUSE_S))
@@ -254,6 +266,21 @@ def check_receipt(receipt: Receipt, seen: Seen) -> None:
     # Nothing else ends one that ignores SIGTERM.
     assert seen.stubborn <= set(listed), (receipt, seen)
     assert not seen.stubborn or "SIGKILL" in [one.signal for one in host.signals], (receipt, seen)
+
+
+def check_idle(session: SessionHandle, receipt: Receipt) -> None:
+    """A run had ended by itself, and its host was kept, when the daemon was killed: the host's end is on record."""
+    assert receipt.complete, receipt
+    (host,) = [row for row in rows(receipt) if row.name == "host test"]
+    assert host.how == How.HANDED_OVER, receipt
+
+    def ends() -> list[dict[str, Any]]:
+        return [event.data for event in log(session) if event.kind == "process.ended" and "owner" in event.data]
+
+    until(ends, "the kept host to end")
+    (end,) = ends()
+    assert end["proven"], end
+    assert end["provenance"]["source"] == "supervisor.recovery", end
 
 
 # ── Ends ──────────────────────────────────────────────────────────────────────────────────────────
@@ -371,7 +398,10 @@ def kill_daemon(kit: Kit, kinds: Sequence[Kind], draw: random.Random) -> None:
         session, kind, (messages, _) = supervisor.session(f"s{number}"), drawn_kinds[number], runs[number]
         killed = session.runs()[len(messages) - 1].run_id
         until(lambda session=session, run_id=killed: run_of(session, run_id).settled, "the receipt")  # type: ignore[misc]
-        check_receipt(receipt_of(session, killed), Seen(frozenset(), frozenset()))
+        if run_of(session, killed).status == "completed":
+            check_idle(session, receipt_of(session, killed))
+        else:
+            check_receipt(receipt_of(session, killed), Seen(frozenset(), frozenset()))
         for again in session.runs()[len(messages) :]:
             # It had said nothing, so its message is run again.
             assert again.retry_of == killed

@@ -174,7 +174,19 @@ class Kept(Kind):
         end_kept(session)
 
 
+@dataclass
+class KeptIdle(Kept):
+    """A kind whose hosts are kept, and have no run at the moment."""
+
+    def messages(self, draw: random.Random) -> list[str]:
+        return [draw.choice(FIRST)]
+
+    def finish(self, session: SessionHandle) -> None:
+        end_kept(session)
+
+
 KEPT = [Kept(kind.word, kind.steps, kind.ways) for kind in PYTHON_KINDS]
+IDLE = [KeptIdle("say", 0)]
 
 
 def end_kept(session: SessionHandle, *, most: int = 1) -> None:
@@ -212,6 +224,12 @@ def test_l3_no_process_is_left_of_kept_hosts_whenever_the_daemon_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kill_daemons(KEPT, tmp_path, monkeypatch, drawn("kept killed"))
+
+
+def test_l5_no_process_is_left_of_idle_kept_hosts_when_the_daemon_is_killed_and_their_ends_name_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_daemons(IDLE, tmp_path, monkeypatch, drawn("idle killed"))
 
 
 def test_l3_no_process_is_left_of_a_kept_host_whenever_its_session_is_deleted(kit: Kit) -> None:

@@ -196,6 +196,7 @@ class Round:
                     self.found.wrong.append(f"round {self._seed}: {session.status()} came not to rest"[:1500])
                 for run in session.runs():
                     self._look_at(session, run)
+                self._look_at_kept(session)
         self.look_who_lives(self._prefix, (), time.monotonic(), f"round {self._seed}, after a shutdown")
 
     @staticmethod
@@ -218,6 +219,17 @@ class Round:
         if not hosts and run.started_at is not None:
             wrong.append("it names no host")
         self.found.wrong += (f"round {self._seed}, {run}: {fault}: {receipt}"[:3000] for fault in wrong)
+
+    def _look_at_kept(self, session: SessionHandle) -> None:
+        """Each host that the session kept, and that has ended, names who ended it: nobody of them goes by itself."""
+        last = session.status().last_seq
+        with session.subscribe(0, timeout=REST_S) as events:
+            for event in events:
+                kept = event.kind == "process.ended" and event.data.get("owner") == "session"
+                if kept and not event.data.get("provenance"):
+                    self.found.wrong.append(f"round {self._seed}, {session.session}: no cause: {event}"[:1500])
+                if event.seq >= last:
+                    break
 
 
 # ── The command line ──────────────────────────────────────────────────────────────────────────────
