@@ -131,6 +131,7 @@ class AskedTrees:
         self.asked: list[tuple[SpawnSpec, Owner, Process]] = []
         self.killed: list[tuple[str, float]] = []
         self.handed: list[tuple[str, Future[None]]] = []
+        self.given_up: list[str] = []
 
     def spawn(self, pending: Pending) -> Spawn:
         """Return what the code asks."""
@@ -139,6 +140,7 @@ class AskedTrees:
             pending,
             lambda process, grace_s: self.killed.append((process.process_id, grace_s)),
             lambda process, handed: self.handed.append((process.process_id, handed)),
+            lambda process: self.given_up.append(process.process_id),
         )
 
     def _request(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:

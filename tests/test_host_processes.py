@@ -47,6 +47,10 @@ def spawned(tree: Tree, run: OneRun) -> Process:
     return process
 
 
+def give_up(tree: Tree, run: OneRun, number: int) -> None:
+    tree.host.note(CANCEL_REQUEST, fence=run.fence, requestId=number)
+
+
 def error_of(frame: dict[str, Any], number: int) -> dict[str, Any]:
     assert frame["id"] == number
     error: dict[str, Any] = frame["error"]
@@ -97,6 +101,52 @@ def test_one_that_waits_is_answered_at_the_exit_and_one_that_gives_up_at_once(ho
     frames = {frame.get("id"): frame for frame in (tree.host.next(), tree.host.next())}
     assert frames[waiting]["result"]["status"] == 3
     assert frames[None]["method"] == "process"
+
+
+@pytest.mark.parametrize("when", ["asked", "about to be answered", "answered", "exited"])
+def test_a_spawn_that_the_host_gives_up_is_ended_and_answered_once(hosts: Hosting, when: str) -> None:
+    tree, run, _ = hosts.running()
+    number = ask(tree, run)
+    process = run.trees.next()
+    if when == "about to be answered":
+        # It has started, and the thread of all channels has not heard of that.
+        def starts_and_is_given_up() -> None:
+            settle(process._started, 77)
+            give_up(tree, run, number)
+
+        hosts.loop.call(starts_and_is_given_up)
+    elif when != "asked":
+        settle(process._started, 77)
+        assert "result" in tree.host.next()
+    if when == "exited":
+        settle(process._exited, EXIT)
+        assert tree.host.next()["method"] == "process"
+    for _ in range(2):
+        give_up(tree, run, number)
+    until(lambda: run.trees.given_up, "it to be ended")
+    if when == "asked":
+        assert error_of(tree.host.next(), number)["code"] == Code.CANCELLED
+        settle(process._started, 77)
+    elif when == "about to be answered":
+        # Whichever was first.
+        assert tree.host.next()["id"] == number
+    hosts.loop.call(lambda: None)
+    assert tree.host.nothing()
+    assert run.trees.given_up == [process.process_id]
+
+
+def test_only_the_last_answers_to_spawns_can_be_given_up(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    numbers = []
+    for one in range(EXITS_MAX + 1):
+        numbers.append(ask(tree, run))
+        settle(run.trees.next(one)._started, 77)
+        assert tree.host.next()["id"] == numbers[-1]
+    for number in (numbers[0], numbers[1]):
+        give_up(tree, run, number)
+    until(lambda: run.trees.given_up, "it to be ended")
+    hosts.loop.call(lambda: None)
+    assert run.trees.given_up == [run.trees.asked[1][2].process_id]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +391,9 @@ def test_if_the_host_dies_meanwhile_no_frame_is_sent(hosts: Hosting) -> None:
 # ── Any order ─────────────────────────────────────────────────────────────────────────────────────
 
 STEPS = st.lists(
-    st.sampled_from(["ask", "start", "fail", "exit", "lose", "wait", "give_up", "kill", "hand", "done", "cancel"]),
+    st.sampled_from(
+        ["ask", "start", "fail", "exit", "lose", "wait", "give_up", "give_up_spawn", "kill", "hand", "done", "cancel"]
+    ),
     max_size=30,
 )
 
@@ -354,6 +406,7 @@ def test_in_any_order_each_request_has_one_answer_and_each_process_one_word(scri
         asked: set[int] = set()
         frames: list[dict[str, Any]] = []
         waits: list[int] = []
+        spawns: list[int] = []
         place = 0
 
         def latest() -> Process | None:
@@ -365,7 +418,8 @@ def test_in_any_order_each_request_has_one_answer_and_each_process_one_word(scri
             hosts.loop.call(lambda: None)
             match step:
                 case "ask":
-                    asked.add(ask(tree, run))
+                    spawns.append(ask(tree, run))
+                    asked.add(spawns[-1])
                 case "start" if process is not None:
                     settle(process._started, 1)
                 case "fail" if process is not None:
@@ -379,7 +433,9 @@ def test_in_any_order_each_request_has_one_answer_and_each_process_one_word(scri
                     asked.add(tree.host.request(method, fence=run.fence, process=process.process_id))
                     waits += [max(asked)] if step == "wait" else []
                 case "give_up" if waits:
-                    tree.host.note(CANCEL_REQUEST, fence=run.fence, requestId=waits[-1])
+                    give_up(tree, run, waits[-1])
+                case "give_up_spawn" if spawns:
+                    give_up(tree, run, spawns[-1])
                 case "done":
                     for _, handed in run.trees.handed[place:]:
                         settle(handed, None)

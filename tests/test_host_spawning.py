@@ -229,6 +229,35 @@ def test_news_of_an_earlier_run_are_of_no_process_of_this_one(tmp_path: Path) ->
         assert host.answered(second)["result"]["value"] == "p2"
 
 
+@pytest.mark.parametrize("crosses", [False, True], ids=["before the answer", "behind the answer"])
+def test_a_spawn_that_is_not_waited_for_is_given_up_and_the_agent_goes_on(tmp_path: Path, crosses: bool) -> None:
+    code = """
+        import asyncio, pathlib, time
+        async def agent(turn):
+            task = asyncio.ensure_future(turn.spawn(["make"]))
+            await asyncio.sleep(0)
+            # The loop is blocked: the answer is read meanwhile, and the task does not go on.
+            while not pathlib.Path("go").exists():
+                time.sleep(0.01)
+            task.cancel()
+            await asyncio.wait([task])
+            return task.cancelled()
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        frame = host.take("spawn")
+        if crosses:
+            started(host, frame)
+            host.answered(host.request("ping"))
+        (tmp_path / "go").touch()
+        given_up = host.take("$/cancel_request")
+        assert given_up["params"] == {"fence": "s:1:", "requestId": frame["id"]}
+        if not crosses:
+            host.send(id=frame["id"], error={"code": -32800, "message": "it is not waited for any more"})
+        assert host.answered(number)["result"]["value"] is True
+
+
 # ── Tools of the user's ───────────────────────────────────────────────────────────────────────────
 
 TOOLS = """

@@ -13,7 +13,8 @@ from actors.errors import QueueFull, Refused
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
 from actors.model import Barrier, How, Owner, Row
-from actors.plugin.spawning import AsyncProcess
+from actors.plugin.registration import Tool
+from actors.plugin.spawning import AsyncProcess, AsyncSpawn
 from actors.run_status import RunStatus
 from tests.kit import WAIT_S, Kit, check_rest
 from tests.kit import say as say_to
@@ -104,6 +105,80 @@ def test_l14_there_are_as_many_as_a_run_may_have(seed: int) -> None:
         say(world, "go")
         settled(world)
     assert len(full) == 1
+
+
+# ── Given up at each moment ───────────────────────────────────────────────────────────────────────
+
+
+class Asker:
+    """An agent, or its tool, that asks for a process in a task of its own, does not wait for it, and goes on.
+
+    Where its message is `leave` the agent leaves a process behind, which takes its time to end.
+    """
+
+    def __init__(self, who: str, owner: Owner) -> None:
+        self.who, self.owner = who, owner
+        self.asked: asyncio.Task[AsyncProcess] | None = None
+
+    async def __call__(self, turn: AsyncTurn) -> None:
+        """Be the agent."""
+        if turn.inputs[-1].content == "leave":
+            await turn.spawn(["sim", "runs=3600", "ignores_term"])
+            await asyncio.Event().wait()
+        elif self.who == "agent":
+            await self.ask(turn.spawn)
+        else:
+            await turn.call("ask")
+
+    async def ask(self, spawn: AsyncSpawn) -> str:
+        """Ask. The run, or the call, is open for long after that."""
+        self.asked = asyncio.create_task(spawn(["sim", "runs=3600", "ignores_term", "children=1"], owner=self.owner))
+        await asyncio.wait([self.asked])
+        await asyncio.Event().wait()
+        return "over"
+
+    def give_up(self, world: World) -> None:
+        """Cancel the await, on the loop, as a time limit does."""
+        assert self.asked is not None
+        world.executor._loop.call_soon(self.asked.cancel)
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["at once", "behind the barrier"])
+@pytest.mark.parametrize("owner", list(Owner))
+@pytest.mark.parametrize("who", ["agent", "tool"])
+@pytest.mark.parametrize("moment", range(20))
+def test_l5_a_spawn_that_is_given_up_at_any_moment_leaves_no_process_while_the_run_goes_on(
+    moment: int, who: str, owner: Owner, behind: bool
+) -> None:
+    asker = Asker(who, owner)
+    tools = [Tool(asker.ask, name="ask", isolation="task")]
+    with World(moment, agents={"scripted": asker}, more_tools=tools) as world:
+        if behind:
+            say(world, "leave", "first")
+            assert world.run(lambda: bool(of(world, "process.started")))
+        run = say(world, "go", policy="interrupt")
+        assert world.run(lambda: asker.asked is not None)
+        # Every moment from the request to the start of the process, one step later each time.
+        world.run(max_steps=2 * moment)
+        asker.give_up(world)
+        assert asker.asked is not None
+        assert world.run(asker.asked.done)
+        got = not asker.asked.cancelled()
+        world.wait(20.0)
+        assert world.status(run) is RunStatus.IN_PROGRESS
+        mine = [row for row in world.disk.of("s").processes.values() if row.run_id == run]
+        assert got or not any(world.processes.lives(row.process_id) for row in mine)
+        for event in of(world, "process.ended"):
+            if event.data["process_id"] in [row.process_id for row in mine] and event.data["how"] != "not_started":
+                assert event.data["how"] == "sigkill"
+                assert event.data["provenance"]["source"] == "call.given_up"
+        world.answer("s", stop(scope="session"))
+        settled(world)
+        assert not world.errors
+        receipt = world.disk.receipt(run)
+        assert receipt is not None
+        assert receipt.complete
+        assert not world.processes.alive()
 
 
 # ── Stopped at each moment ────────────────────────────────────────────────────────────────────────

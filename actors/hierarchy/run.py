@@ -61,6 +61,7 @@ from actors.messages import (
     RunFinished,
     Said,
     SaveRequested,
+    SpawnGivenUp,
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
@@ -181,8 +182,8 @@ class RunActor(Actor):
                 self._call_ended(message)
             case SpawnRequested():
                 self._spawn_requested(message)
-            case KillProcess():
-                self._spawns.kill(message)
+            case KillProcess() | SpawnGivenUp():
+                self._end_spawned(message)
             case TreeTaken():
                 self._tree_taken(message)
             case ProcessReport():
@@ -373,6 +374,15 @@ class RunActor(Actor):
             ask_for_host(self, request, self._ports.hosts)
         else:
             self.tell_parent(request)
+
+    def _end_spawned(self, message: KillProcess | SpawnGivenUp) -> None:
+        """The agent ends what it has spawned, or waits for a spawn no longer, as a call does too."""
+        if isinstance(message, KillProcess):
+            self._spawns.kill(message)
+        elif message.address.call is None:
+            self._spawns.given_up(message)
+        else:
+            self.tell_parent(message)
 
     def _spawn_decided(self, decided: SpawnPermit | SpawnRefused) -> None:
         self._no_longer_waits(decided.process_id)

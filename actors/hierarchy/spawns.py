@@ -33,6 +33,7 @@ from actors.messages import (
     ProcessReport,
     ProcessStarted,
     Release,
+    SpawnGivenUp,
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
@@ -74,6 +75,8 @@ class Spawns:
         self._open: set[str] = set()
         # Trees that were asked for on behalf of the session: whatever it decides, the owner does not end them.
         self._asked: set[str] = set()
+        # Those that are open and given up: they do not start, or are ending.
+        self._given_up: set[str] = set()
 
     @property
     def idle(self) -> bool:
@@ -84,7 +87,7 @@ class Spawns:
 
     def spawn(self, pending: Pending) -> Spawn:
         """Return the function that asks for a process."""
-        return Spawn(self._request, pending, self._ask_to_kill, self._request_hand_over)
+        return Spawn(self._request, pending, self._ask_to_kill, self._request_hand_over, self._say_given_up)
 
     def _request(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
         process_id = process._id = self._ports.ids.new("proc")
@@ -98,6 +101,15 @@ class Spawns:
 
     def _ask_to_kill(self, process: Process, grace_s: float) -> None:
         tell(self._owner.actor_ref, KillProcess(process._id, grace_s))
+
+    def _say_given_up(self, process: Process) -> None:
+        provenance = Provenance(
+            source="call.given_up",
+            reason=f"{self._who} stopped waiting for its start",
+            requested_by=self._address.call,
+            initiated_at=self._ports.clock.wall(),
+        )
+        tell(self._owner.actor_ref, SpawnGivenUp(self._address, process._id, provenance))
 
     def _request_hand_over(self, process: Process, handed: Future[None]) -> None:
         request = HandOverRequested(self._address, process._id, handed, _listener(process))
@@ -129,8 +141,9 @@ class Spawns:
         if spec is None:
             # A fence refused it while the permit was on the way: a refusal waits for no commit, so it came first.
             return
-        if self._token is not None and self._token.cancelled:
-            # A deadline passed while the permit was on the way, and the session does not know that yet.
+        if process_id in self._given_up or (self._token is not None and self._token.cancelled):
+            # Nobody waits for it; or a deadline passed while the permit was on the way. The session does not know that
+            # yet, and is told that nothing was spawned.
             permit.cell.close()
         self._cells[process_id] = permit.cell
         self._owner.start_child(ProcessActor, self._ports, self._address, process_id, spec, permit.cell, key=process_id)
@@ -139,6 +152,7 @@ class Spawns:
         """A process will not be spawned."""
         self._open.discard(refused.process_id)
         self._asked.discard(refused.process_id)
+        self._given_up.discard(refused.process_id)
         self._specs.pop(refused.process_id, None)
         process = self._processes.pop(refused.process_id, None)
         if process is not None:
@@ -202,6 +216,20 @@ class Spawns:
         if kill.process_id in self._open:
             self._ports.processes.kill(kill.process_id, kill.grace_s)
 
+    def given_up(self, given_up: SpawnGivenUp) -> None:
+        """Nobody waits for the start of a process any more, or has its handle: it does not start, or is ended.
+
+        It is ended through its actor, so that the kill comes behind the spawn. One whose actor has failed was ended for
+        that. One that was asked for on behalf of the session is ended by the session.
+        """
+        self._owner.tell_parent(given_up)
+        process_id, child = given_up.process_id, self._owner.children.get(given_up.process_id)
+        if process_id not in self._open:
+            return
+        self._given_up.add(process_id)
+        if child is not None:
+            tell(child, Halt(given_up.provenance, self._ports.settings.grace_s))
+
     def halt(self, halt: Halt) -> None:
         """End the trees that have no actor; those that have one are ended by it."""
         for process_id in sorted(self._open):
@@ -216,6 +244,7 @@ class Spawns:
 
     def _forget(self, process_id: str) -> None:
         self._open.discard(process_id)
+        self._given_up.discard(process_id)
         self._cells.pop(process_id, None)
         self._processes.pop(process_id, None)
 

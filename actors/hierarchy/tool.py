@@ -41,6 +41,7 @@ from actors.messages import (
     ProcessReport,
     ProcessStarted,
     RecancelExecution,
+    SpawnGivenUp,
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
@@ -183,6 +184,8 @@ class ToolActor(Actor):
                 self._cancel_again(message)
             case KillProcess():
                 self._spawns.kill(message)
+            case SpawnGivenUp():
+                self._spawns.given_up(message)
             case Down():
                 self._child_down(message)
             case _:

@@ -129,6 +129,14 @@ class SpawnRequested(Report, frozen=True):
     host: str = ""
 
 
+class SpawnGivenUp(Report, frozen=True):
+    """A tool, or an agent, no longer waits for the start of a process. It comes behind its SpawnRequested."""
+
+    address: Address
+    process_id: str
+    provenance: Provenance
+
+
 class HandOverRequested(Report, frozen=True):
     """A process tree is handed over to the session by who started it, and waits on `handed`; see SpawnRequested."""
 
@@ -231,6 +239,7 @@ RunReport: TypeAlias = (
     | CallExpired
     | CallGivenUp
     | CallEnded
+    | SpawnGivenUp
     | SpawnRequested
     | HandOverRequested
     | ProcessReport

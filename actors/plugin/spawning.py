@@ -59,7 +59,11 @@ class Process:
     """A process tree that a tool or an agent started. Its actor sets the fields; any thread may wait on it."""
 
     def __init__(
-        self, pending: Pending, kill: Callable[[float], None], hand_over: Callable[[Future[None]], None] | None = None
+        self,
+        pending: Pending,
+        kill: Callable[[float], None],
+        hand_over: Callable[[Future[None]], None] | None = None,
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._id = ""
         self._started: Future[int] = pending.future()
@@ -67,6 +71,7 @@ class Process:
         self._pending = pending
         self._kill = kill
         self._hand_over = hand_over
+        self._give_up = give_up
 
     @property
     def process_id(self) -> str:
@@ -250,11 +255,13 @@ class Spawn:
         pending: Pending,
         kill: Callable[[Process, float], None],
         hand_over: HandOver | None = None,
+        give_up: Callable[[Process], None] = lambda _: None,
     ) -> None:
         self._request = request
         self._pending = pending
         self._kill = kill
         self._hand_over = hand_over
+        self._give_up = give_up
 
     def __call__(
         self,
@@ -304,6 +311,7 @@ class Spawn:
             self._pending,
             lambda grace_s: self._kill(process, grace_s),
             None if hand_over is None else lambda handed: hand_over(process, handed),
+            lambda: self._give_up(process),
         )
         self._request(spec, owner, process)
         return process
@@ -328,8 +336,18 @@ class AsyncSpawn:
         pty_size: tuple[int, int] = (80, 24),
         stdin: bytes | None = None,
     ) -> AsyncProcess:
-        """Run a command; see `Spawn.__call__`."""
+        """Run a command; see `Spawn.__call__`.
+
+        If this await is cancelled (`asyncio.timeout`, a framework's limit), the process does not start, or is ended,
+        with the source ``call.given_up``. That holds also for one of the session: nobody has its handle.
+        """
+        pending = self._spawn._pending
         async with self._boundary:
             process = self._spawn.begin(checked(argv, cwd, env, name, pty, pty_size, stdin), owner)
-            await self._spawn._pending.wait_async(process._started)
+            try:
+                await pending.wait_async(process._started)
+            except (asyncio.CancelledError, GeneratorExit):
+                if not pending.token.cancelled:
+                    process._give_up()
+                raise
         return AsyncProcess(process)

@@ -10,8 +10,8 @@ import msgspec
 
 from actors.events import RunOutputData, ToolOutputData
 from actors.gate.cell import Cell, CellState
-from actors.messages import ProcessOutput, ProcessReport, SpawnPermit, SpawnRequested
-from actors.model import Barrier, How, Owner, PartKind, TreeState
+from actors.messages import ProcessOutput, ProcessReport, SpawnGivenUp, SpawnPermit, SpawnRequested
+from actors.model import Address, Barrier, How, Owner, PartKind, TreeState
 from actors.ports import ProcessRow
 from actors.protocol import notes
 from actors.protocol.owned_tree import OwnedTree, part_of
@@ -66,6 +66,30 @@ class Processes:
             self._spawn_for_session(record, request.address.call or "", request)
         else:
             self._spawn_for_run(record, request.address.call or "", request)
+
+    def given_up(self, report: SpawnGivenUp) -> bool:
+        """Nobody waits for the start of a process. It does not take place; or the tree is ended, for that cause.
+
+        A tree of the run is ended by whoever has its actor. True: the tree has started, and the run is open.
+        """
+        state, process_id = self._state, report.process_id
+        address = Address(report.address.session, report.address.generation, report.address.run)
+        record = state.open_run(address)
+        if record is None:
+            state.dead_letter("spawn_given_up", "its run is over, and ends it", report.address, process_id)
+            return False
+        if record.spawns.pop(process_id, None) is not None:
+            state.step.now.append(RefuseSpawn(record.id, "", process_id))
+            return False
+        process, part = record.processes.get(process_id), record.parts.get(process_id)
+        if part is None or part.ended or process is None or process.cell is None:
+            # It was refused, or has ended; or it belongs to the session.
+            return True
+        if process.cell.close()[0] is CellState.VOID:
+            self.void_spawn(record, process, part, state.clock.wall())
+            return False
+        part.ended_by(report.provenance)
+        return True
 
     # ── The barrier ──────────────────────────────────────────────────────────────────────────────────
 

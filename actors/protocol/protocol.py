@@ -39,6 +39,7 @@ from actors.messages import (
     RunReport,
     Said,
     SaveRequested,
+    SpawnGivenUp,
     SpawnRequested,
     SteeringRequested,
     StrayEnded,
@@ -137,6 +138,8 @@ class Protocol:
                 self.state.refuse_late(report.address, report.counts)
             case SpawnRequested():
                 self._processes.spawn_requested(report)
+            case SpawnGivenUp():
+                self._spawn_given_up(report)
             case HandOverRequested():
                 self.trees.hand_over_requested(report)
             case ProcessReport():
@@ -155,6 +158,11 @@ class Protocol:
                 self.runs.expired(report)
             case _:
                 assert_never(report)
+
+    def _spawn_given_up(self, report: SpawnGivenUp) -> None:
+        owned = self.state.owned.get(report.process_id)
+        if self._processes.given_up(report) and owned is not None:
+            self.trees.end([owned], report.provenance, None)
 
     def _process_report(self, report: ProcessReport) -> None:
         owned = self.state.owned.get(report.process_id)

@@ -260,7 +260,10 @@ class Log(Params, frozen=True, kw_only=True):
 
 
 class GiveUp(Params, frozen=True, kw_only=True):
-    """The host does not wait for its `call` any more: end it. Or for its `process.wait`. The answer still comes."""
+    """The host does not wait for its `call`, or its `spawn`, any more: end it. Or for its `process.wait`.
+
+    The answer still comes.
+    """
 
     request_id: Annotated[Id, Meta(description="The id of the request.")] = field(name="requestId")
     fence: Fence

@@ -76,6 +76,10 @@ class HostProcesses:
         # Of those whose command has exited, the oldest first.
         self._exited: dict[str, tuple[Process, str]] = {}
         self._waits: dict[int, Request] = {}
+        # By request, until its answer: what is about to start.
+        self._asked: dict[int, Process] = {}
+        # Of the last answers to `spawn`, the oldest first: the host may give one up before it has read it.
+        self._answered: dict[int, Process] = {}
 
     def requested(self, request: Request, params: Params) -> None:
         """Handle a request: of the run, or of a call that the host executes."""
@@ -104,6 +108,7 @@ class HostProcesses:
         """Forget the trees: the run is over, and the host gets only the answers to open requests."""
         self._open.clear()
         self._exited.clear()
+        self._answered.clear()
 
     # ── Starting ──────────────────────────────────────────────────────────────────────────────────
 
@@ -122,17 +127,23 @@ class HostProcesses:
             params.pty_size,
             params.stdin,
         )
-        process = spawn.begin(spec, params.owner)
+        process = self._asked[request.id] = spawn.begin(spec, params.owner)
         self._when_done(process._started, lambda started: self._started(request, params, process, started))
 
     def _started(self, request: Request, params: frames.SpawnProcess, process: Process, started: Future[int]) -> None:
         token, error = self._turn.token, started.exception()
+        if self._asked.pop(request.id, None) is None:
+            # It was given up: it has its answer, and the tree is being ended.
+            return
         if error is None and token.provenance is not None:
             # It ends with the run, and the answer says so.
             error = RunCancelled(token.provenance)
         if error is not None:
             refuse(self._peer, request, error)
             return
+        self._answered[request.id] = process
+        while len(self._answered) > EXITS_MAX:
+            del self._answered[next(iter(self._answered))]
         self._open[process.process_id] = process, params.fence
         self._peer.answer(request.id, frames.Spawned(process=process.process_id, pid=started.result()))
         self._when_done(process._exited, lambda exited: self._report_exit(params.fence, process, exited))
@@ -185,8 +196,15 @@ class HostProcesses:
             self._peer.answer(request.id, _exit(exited.result()))
 
     def give_up(self, request_id: int) -> None:
-        """End a wait for an exit that the host has given up. The process goes on."""
-        if self._waits.pop(request_id, None) is not None:
+        """End a wait that the host has given up: for an exit, then the process goes on; or for a start, then it ends.
+
+        The answer to a spawn may be on its way: then the host drops it.
+        """
+        asked, answered = self._asked.pop(request_id, None), self._answered.pop(request_id, None)
+        process = asked or answered
+        if process is not None:
+            process._give_up()
+        if asked is not None or self._waits.pop(request_id, None) is not None:
             self._peer.refuse(request_id, Code.CANCELLED, "it is not waited for any more")
 
     def _kill(self, request: Request, process: Process, grace_s: float) -> None:

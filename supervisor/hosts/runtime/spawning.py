@@ -71,7 +71,8 @@ class Tree:
 
     def hand_over(self) -> Future[Any]:
         """Have the daemon hand it over to the session; returns the future of its word."""
-        return _request(self.run, self.token, "process.hand_over", {"fence": self.fence, "process": self.id})
+        _, reply = _request(self.run, self.token, "process.hand_over", {"fence": self.fence, "process": self.id})
+        return reply
 
 
 class Process:
@@ -147,8 +148,11 @@ class _Asks:
         self._token = token
         self._fence = fence
 
-    def _ask(self, argv: object, stdin: object, params: dict[str, Any]) -> Future[Tree]:
-        """Ask for a process; returns the future of its tree. It is known to the run before it has any news."""
+    def _ask(self, argv: object, stdin: object, params: dict[str, Any]) -> tuple[int, Future[Tree]]:
+        """Ask for a process; returns the number of the request, and the future of its tree.
+
+        The tree is known to the run before it has any news.
+        """
         run, token, fence = self._run, self._token, self._fence
         typed = None if stdin is None else base64.b64encode(_bytes(stdin)).decode()
         params = {**params, "fence": fence, "argv": _words(argv), "stdin": typed}
@@ -159,6 +163,11 @@ class _Asks:
             return tree
 
         return _request(run, token, "spawn", params, started)
+
+    def _give_up(self, number: int) -> None:
+        """Have the daemon end what nobody gets the handle of. At the end of the run it does so by itself."""
+        if not self._run.token.cancelled and not self._token.cancelled:
+            self._run.host.wire.note("$/cancel_request", {"requestId": number, "fence": self._run.fence})
 
 
 class Spawn(_Asks):
@@ -196,7 +205,7 @@ class Spawn(_Asks):
             Refused: a part of an earlier run could not be ended, and nothing begins beside it.
         """
         more = _more(cwd, env, name, owner, pty, pty_size)
-        return Process(_wait(self._run, self._token, lambda: self._ask(argv, stdin, more), None))
+        return Process(_wait(self._run, self._token, lambda: self._ask(argv, stdin, more)[1], None))
 
 
 class AsyncSpawn(_Asks):
@@ -214,9 +223,24 @@ class AsyncSpawn(_Asks):
         pty_size: tuple[int, int] = (80, 24),
         stdin: bytes | None = None,
     ) -> AsyncProcess:
-        """Run a command; see `Spawn.__call__`."""
+        """Run a command; see `Spawn.__call__`.
+
+        If this await is cancelled (a time limit of your own), the process does not start, or is ended.
+        """
         more = _more(cwd, env, name, owner, pty, pty_size)
-        return AsyncProcess(await _wait_async(self._run, self._token, lambda: self._ask(argv, stdin, more), None))
+        numbers: list[int] = []
+
+        def ask() -> Future[Tree]:
+            number, reply = self._ask(argv, stdin, more)
+            numbers.append(number)
+            return reply
+
+        try:
+            return AsyncProcess(await _wait_async(self._run, self._token, ask, None))
+        except (asyncio.CancelledError, GeneratorExit):
+            for number in numbers:
+                self._give_up(number)
+            raise
 
 
 # ── Asking and waiting ────────────────────────────────────────────────────────────────────────────
@@ -236,7 +260,10 @@ def _cancelled(token: CancelToken) -> RunCancelled:
     return RunCancelled(token.provenance)
 
 
-def _request(run: Run, token: CancelToken, method: str, params: dict[str, Any], take: Any = None) -> Future[Any]:
+def _request(
+    run: Run, token: CancelToken, method: str, params: dict[str, Any], take: Any = None
+) -> tuple[int, Future[Any]]:
+    """Send a request; returns its number and the future of its answer."""
     reply = _watched(run, token)
 
     def taken(result: Any, error: WireError | None) -> None:
@@ -253,7 +280,7 @@ def _request(run: Run, token: CancelToken, method: str, params: dict[str, Any], 
         run.host.wire.unask(number)
         raise
     run.host.wire.write(frame)
-    return reply
+    return number, reply
 
 
 def _raised(run: Run, error: WireError) -> BaseException:

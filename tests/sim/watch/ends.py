@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from actors.gate.cell import CellState
+from actors.hierarchy.run import RunActor
+from actors.hierarchy.tool import ToolActor
 from actors.model import Owner
 from actors.ports import ProcessRow
 from actors.protocol.run_record import RunRecord
@@ -36,7 +38,7 @@ class EndLaws:
         if actor is None:
             return
         record = actor._protocol.state.record(run)
-        if record is None or not record.open:
+        if record is None or not record.open or self._is_given_up(key):
             return
         if call is not None and not self._gate_open(record, call.call_id):
             return
@@ -50,6 +52,14 @@ class EndLaws:
         process = self._seen.disk.process(process_id)
         actor = self._seen.world.session_if_alive(process.session) if process and self._seen.world is not None else None
         return actor is not None and process_id in actor._protocol.state.owned
+
+    def _is_given_up(self, process_id: str) -> bool:
+        """True if whoever asked for a tree of its own has stopped waiting for its start: that shuts its gate alone."""
+        world = self._seen.world
+        askers: list[RunActor | ToolActor] = []
+        if world is not None:
+            askers = [*world.actors(RunActor), *world.actors(ToolActor)]
+        return any(process_id in asker._spawns._given_up for asker in askers)
 
     def _ends_of_session(self, process: ProcessRow) -> None:
         """A tree of the session is told to end: by the session, for a cause, and not by the end of its run (law L5)."""
