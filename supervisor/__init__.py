@@ -15,6 +15,7 @@ The map, from the outside in:
     tool_hosts.py       starts the processes in which tools run
     executor.py         runs agents, tools and callbacks
     strays/             processes, threads and tasks that their code starts without `spawn`
+    hosts/              agents in processes of their own, and the protocol that these speak
     containment/        process trees: zygote, wardens, output
     store/              the log in SQLite: migrations, writer, reader
     publisher.py        brings committed events to subscribers

@@ -31,6 +31,14 @@ ROOT: Final = Path(__file__).parents[1]
 DOCUMENTS: Final = ("README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
 FOLDERS: Final = ("actors/", "docs/", "scripts/", "supervisor/", "tests/")
 SUFFIXES: Final = (".py", ".md", ".lock")
+MAPPED: Final = sorted(
+    file.parent
+    for folder in ("actors", "supervisor", "tests/sim")
+    for file in (ROOT / folder).rglob("__init__.py")
+    if len([*file.parent.glob("*.py")]) > 2
+)
+"""The packages of more than one file. The docstring of each has a map of it."""
+
 SHORT_OF: Final = ("actors", "supervisor", "tests")
 """Folders that a path may leave out."""
 
@@ -192,8 +200,19 @@ def test_the_drawing_of_the_architecture_has_every_room_in_the_order_of_the_impo
     rows = [re.findall(r"\w+", row) for row in drawing[0].removeprefix(f"{package}/").splitlines()]
     drawn = [[floors[name] for name in row] for row in rows]
     assert all(max(above) < min(below) for above, below in itertools.pairwise(drawn))
+    assert {name for row in rows for name in row} == set(floors)
     rooms = {file.parent.name for file in (ROOT / package).glob("*/__init__.py")}
     assert rooms <= {name for row in rows for name in row}
+
+
+@pytest.mark.parametrize("package", MAPPED, ids=lambda package: str(package.relative_to(ROOT)))
+def test_the_docstring_of_a_package_names_each_of_its_files_and_packages_and_no_other(package: Path) -> None:
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    files = {file.name for file in package.glob("*.py")} - {"__init__.py"}
+    rooms = {f"{file.parent.name}/" for file in package.glob("*/__init__.py")}
+    named = set(re.findall(r"(?<![\w./])\w+(?:\.py\b|/(?!\w))", text))
+    assert files | rooms <= named
+    assert {name for name in named if not (package / name).exists()} == set()
 
 
 # ── What is found where something was renamed ─────────────────────────────────────────────────────

@@ -15,7 +15,7 @@ The parts of a session, from the top down:
     outage.py       the store does not take writes, or cannot be read
     serving.py      a request is decided, and its step is sent
     draining.py     in a shutdown, the session says once that it is quiet
-    passivation.py  a session that nobody uses leaves memory
+    passivation.py  a session that is not used leaves memory
     batches.py      steps on their way to the store
     effects.py      what a step decided is carried out
     run_actors.py   the actors of its runs

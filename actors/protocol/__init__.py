@@ -22,7 +22,7 @@
     queue.py         messages that wait
     request_book.py  request ids and their answers
     step.py          what one turn of the mailbox decided: events, rows, effects
-    notes.py         what the model is told of an interruption
+    notes.py         texts about interruptions, for the model
 
 It may import the nouns and the gate. `hierarchy` carries out what is decided here.
 """
