@@ -67,7 +67,7 @@ class NotFound(CountermandError):
 
 
 class AheadOfLog(CountermandError):
-    """A position lies beyond the end of a session's log: the client got it from another log."""
+    """A position lies beyond the end of a session's log: perhaps the client got it from another log."""
 
     code = "ahead_of_log"
 

@@ -553,7 +553,7 @@ def data_of(event: Event) -> EventData:
     try:
         return msgspec.convert(event.data, kind)
     except (msgspec.MsgspecError, CountermandError) as error:
-        # A noun in it refuses what it cannot be by an error of ours, as a Provenance does.
+        # Some nouns check their own values, as a Provenance does, and refuse them with an error of this package.
         return UnreadableData(kind=event.kind, error=str(error))
 
 

@@ -139,7 +139,7 @@ class Host:
         self.ready = False
         self.ready_at = 0.0
         self.had_run = False
-        # Called where its session is to end it; and the reason, once it is.
+        # Asks the session that keeps the host to end it, for the reason `unwanted`.
         self.tell_unwanted: Callable[[str], None] | None = None
         self.unwanted = ""
         self.outdated = False
@@ -147,7 +147,7 @@ class Host:
         self.ended = False
         self.nice = 0
         self.cancelled = False
-        """Its run was cancelled: that it ended says nothing of its agent."""
+        """Its run was cancelled, so its end does not show that its agent is broken."""
         self.hello: frames.Hello | None = None
         self.refused = 0
         self.ignored = 0

@@ -274,7 +274,8 @@ class HostPool:
             if host is None:
                 return
             host.tell_unwanted = unwanted
-            # Again, if it was said to a session that was not there. Or it was cut off behind the end of its run.
+            # Ask again: the session may not have been in memory when it was asked first. Or the host was cut off after
+            # the end of its run.
             told = [host] if host.unwanted else []
             if host.state is HostState.RUNNING:
                 host.session = session
