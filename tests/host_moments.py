@@ -53,6 +53,8 @@ class Daemon(threading.Thread):
         self.executing: dict[int, int] = {}
         self.answers: dict[int, dict[str, Any]] = {}
         self.answered = threading.Condition()
+        # Of all runs: how many effects behind guards may begin, have taken place, and are said to be done.
+        self.permitted = self.effects = self.done = 0
 
     def run(self) -> None:
         for line in self.sock.makefile("rb"):
@@ -61,6 +63,11 @@ class Daemon(threading.Thread):
     def take(self, frame: dict[str, Any]) -> None:
         if frame.get("method") == "call":
             self.called(frame["id"], frame["params"])
+        elif frame.get("method") == "guard":
+            self.permitted += 1
+            self.send(id=frame["id"], result={})
+        elif frame.get("method") == "guard.done":
+            self.done += 1
         elif frame.get("method") == "$/cancel_request":
             result = {"call": "n", "outcome": "interrupted", "content": "nobody waits for it"}
             self.send(id=frame["params"]["requestId"], result=result)
@@ -73,6 +80,10 @@ class Daemon(threading.Thread):
                 assert frame["id"] not in self.answers, f"answered twice: {frame}"
                 self.answers[frame["id"]] = frame
                 self.answered.notify_all()
+
+    def check_effects(self) -> None:
+        """What has taken place was permitted, and only that is said to be done."""
+        assert self.done <= self.effects <= self.permitted, (self.done, self.effects, self.permitted)
 
     def called(self, number: int, params: dict[str, Any]) -> None:
         if params.get("where") == "host":
@@ -200,6 +211,8 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
         try:
             wait("the agent, when it began,")
             turn.emit("before")
+            with turn.cancel_token.guard("effect"):
+                daemon.effects += 1
             try:
                 assert turn.gate("tool", {}, function) == "value"
             except Failed:
@@ -234,6 +247,7 @@ def plain(host: Any, daemon: Daemon, number: int, gap: int) -> bool:
         assert (value == "value") == (error is None)
         assert error is not None or not fails
     story.check(error, came=moment.came)
+    daemon.check_effects()
     assert host.main.doors == 0
     assert host.main.targets == []
     return moment.came
@@ -294,6 +308,8 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
         others[0].set_name("in_a_door")
         try:
             await turn.emit("before")
+            async with turn.cancel_token.guard("effect"):
+                daemon.effects += 1
             assert await turn.gate("tool", {}, function) == "value"
             await turn.call("tool")
             await wait("the agent")
@@ -336,6 +352,7 @@ def coroutine(host: Any, daemon: Daemon, number: int) -> bool:
     cancelled = ended.get("error", {}).get("code") == -32800
     assert cancelled or ended["result"]["value"] == "value", ended
     story.check(asyncio.CancelledError() if cancelled else None, came=moment.came)
+    daemon.check_effects()
     if cancelled and moment.came:
         assert not asyncio.all_tasks(loop)
     loop.close()

@@ -94,6 +94,19 @@ async def slow(file: str, token: AsyncCancelToken) -> str:
 
 
 @tool(isolation="process")
+def guarded(file: str, token: CancelToken) -> str:
+    """Have an effect behind a guard, then wait for the end, and come to another guard."""
+    with token.guard("write"):
+        write(file, "begun")
+    try:
+        token.wait()
+    finally:
+        with token.guard("late"):
+            write(file, "late")
+    return "done"
+
+
+@tool(isolation="process")
 def builds(spawn: Spawn) -> str:
     """Start a process for the call."""
     done = spawn(["sh", "-c", "echo $COUNTERMAND_FENCE; exit 5"]).wait(60)

@@ -19,8 +19,7 @@ from actors.model import Address, CallState, Event, Outcome, RunInfo
 from actors.ports import CallRow
 from actors.protocol.run_record import restored
 from actors.run_status import RunStatus
-from supervisor.hosts.runtime import errors
-from supervisor.hosts.runtime import token as runtime
+from supervisor import Agent, SessionHandle
 from tests.kit import WAIT_S, Kit, kit, log, rows, say, settled, stop, until
 from tests.test_token import beside, inline
 
@@ -362,8 +361,88 @@ def test_the_tool_of_the_page_runs_as_it_says(kit: Kit) -> None:
     assert told(ended) == [("publish", 1, 1), ("send mail", 1, 1)]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_process_of_its_own_has_no_guards_and_says_what_to_do(asynchronous: bool) -> None:
-    token = runtime.CancelToken()
-    with pytest.raises(errors.Invalid, match=r"turn\.gate"):
-        (token.aio if asynchronous else token).guard("write")
+HOSTED = """
+import asyncio, os
+from countermand import CancelToken, AsyncCancelToken, tool
+
+async def mail(token: AsyncCancelToken) -> str:
+    async with token.guard("prepare"):
+        pass
+    try:
+        async with token.guard("send mail"):
+            await turns[0].emit("sending")
+            if turns[0].inputs[-1].content.endswith("dies"):
+                os.kill(os.getpid(), 9)
+            await asyncio.Event().wait()
+    finally:
+        async with token.guard("apologise"):
+            print("LATE")
+
+turns = []
+
+async def agent(turn):
+    turns[:] = [turn]
+    said = turn.inputs[-1].content
+    if said.startswith("own"):
+        try:
+            with turn.cancel_token.guard("plain"):
+                pass
+        except Exception as error:
+            await turn.emit(error.code)
+        async with turn.cancel_token.guard("write report"):
+            pass
+        async with turn.cancel_token.guard("publish"):
+            await turn.emit("publishing")
+            if said.endswith("dies"):
+                os.kill(os.getpid(), 9)
+            await asyncio.Event().wait()
+    return (await turn.call("mail")).content
+"""
+
+
+def hosted(kit: Kit, path: Path) -> SessionHandle:
+    """Return a session of the agent above, which runs in hosts."""
+    (path / "guarded.py").write_text(HOSTED)
+    env = {kit.mark: "1"}
+    spec = Agent(run="guarded:agent", path=[str(path)], env=env, cwd=str(path), spares=0, tools=["guarded:mail"])
+    return kit.start(spec).session("s1")
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["of a tool", "of the agent"])
+def test_l6_of_an_effect_in_which_its_host_dies_it_is_told_that_it_had_begun(
+    kit: Kit, tmp_path: Path, own: bool
+) -> None:
+    session = hosted(kit, tmp_path)
+    run_id = say(session, "own dies" if own else "go dies")
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    assert session.run(run_id).status is RunStatus.FAILED
+    effects = {row.kind: row.effects for row in rows(receipt) if row.effects}
+    (note,) = [message.content for message in session.thread() if message.role == "note"]
+    if own:
+        assert effects == {"agent": (Effect("write report", done=1), Effect("publish"))}
+        assert "The agent itself had begun: write report (done), publish (not known to be done)." in note
+    else:
+        assert effects == {"call": (Effect("prepare", done=1), Effect("send mail"))}
+        assert told(ended_call(log(session))) == [("prepare", 1, 1), ("send mail", 1, 0)]
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["of a tool", "of the agent"])
+def test_l6_a_stop_tells_what_code_in_a_host_had_begun_and_nothing_further_takes_place(
+    kit: Kit, tmp_path: Path, own: bool
+) -> None:
+    session = hosted(kit, tmp_path)
+    run_id = say(session, "own" if own else "go")
+    last = "publishing" if own else "sending"
+    until(lambda: last in [event.data.get("text") for event in log(session)], "it has an effect")
+    stop(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    effects = {row.kind: row.effects for row in rows(receipt) if row.effects}
+    if own:
+        assert effects == {"agent": (Effect("write report", done=1), Effect("publish"))}
+        assert "invalid" in [event.data.get("text") for event in log(session)], "a plain with would block the loop"
+    else:
+        assert effects == {"call": (Effect("prepare", done=1), Effect("send mail"))}
+        assert told(ended_call(log(session))) == [("prepare", 1, 1), ("send mail", 1, 0)]
+    assert not [event for event in log(session) if "LATE" in str(event.data.get("text"))]

@@ -36,13 +36,15 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-REQUESTS = st.sampled_from(["call", "steering", "state", "hello", "emit", "run", "execute", "delegate", ""])
+REQUESTS = st.sampled_from(["call", "steering", "state", "guard", "hello", "emit", "run", "execute", "delegate", ""])
 OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
-NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "nothing known"])
+NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "guard.done", "nothing known"])
 ANSWER_PARTS = st.sampled_from(["answer.begin", "block", "emit", "answer.end", "answer.leave"])
+NAMES = st.sampled_from(["write", "write", "", "\n", "x" * 1_000])
 OPS: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("note"), NOTES, FENCES, JSON),
     st.tuples(st.just("request"), REQUESTS, FENCES, JSON, st.integers(1, 6)),
+    st.tuples(st.just("guard"), FENCES, NAMES, st.booleans(), st.booleans()),
     st.tuples(st.just("host_call"), FENCES, st.integers(1, 6)),
     st.tuples(st.just("spawn"), FENCES, st.lists(st.text(max_size=3), max_size=2), JSON),
     st.tuples(st.just("process"), OF_PROCESSES, FENCES, st.integers(0, 3)),
@@ -112,6 +114,13 @@ class Hostile:
 
     def op_request(self, method: str, fence: str, data: Any, number: int) -> None:
         self.send(id=number, method=method, params={"fence": self.fence(fence), "tool": "t", "arguments": data})
+
+    def op_guard(self, fence: str, name: str, begins: bool, ends: bool) -> None:
+        params = {"fence": self.fence(fence), "name": name}
+        if begins:
+            self.send(id=next(self.numbers), method="guard", params=params)
+        if ends:
+            self.send(method="guard.done", params=params)
 
     def op_host_call(self, fence: str, number: int) -> None:
         self.send(id=number, method="call", params={"fence": self.fence(fence), "tool": "t", "where": "host"})
@@ -224,6 +233,9 @@ class Hostile:
                 assert len(peer._asked) <= 1 + len(self.executions)
 
         self.hosts.loop.call(look)
+        assert self.good.core.token.effects == (), "effects of a run that this host does not have"
+        for effect in self.run.core.token.effects:
+            assert effect.done <= effect.begun
 
     def committed_to_the_end(self) -> bool:
         self.op_commit(1_000)

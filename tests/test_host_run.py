@@ -8,16 +8,18 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from actors.errors import RunCancelled, TooLarge
 from actors.events import MessageData, ProgressData, TypingData
+from actors.gate.guard import NAMES_MAX, OTHERS
 from actors.gate.pending import fail, settle
 from actors.gate.token import CancelToken
 from actors.hosts import ToolOffer
 from actors.messages import CallGivenUp, Said, SaveRequested, SteeringRequested, ToolResult
-from actors.model import How, Mode, Outcome, Provenance
+from actors.model import Effect, How, Mode, Outcome, Provenance
 from actors.plugin.execution import AgentDone
 from supervisor.agent import Agent
 from supervisor.hosts import host as host_module
@@ -417,12 +419,14 @@ def test_what_it_says_after_its_cancel_is_counted_and_has_no_effect(hosts: Hosti
     tree.host.request("call", fence=run.fence, tool="shell")
     tree.host.request("steering", fence=run.fence)
     tree.host.request("state", fence=run.fence, changes={"late": 1})
-    assert [tree.host.next()["error"]["code"] for _ in range(3)] == [Code.CANCELLED] * 3
+    tree.host.request("guard", fence=run.fence, name="late")
+    assert [tree.host.next()["error"]["code"] for _ in range(4)] == [Code.CANCELLED] * 4
     tree.host.refuse(frame, -32800)
     assert run.end().how is How.CANCELLED
     assert run.said() == ["before"]
     assert not run.of(SaveRequested)
-    assert run.refused() == {"text": 500, "typing": 1, "progress": 1, "call": 1, "steering": 1, "state": 1}
+    assert run.core.token.effects == ()
+    assert run.refused() == {"text": 500, "typing": 1, "progress": 1, "call": 1, "steering": 1, "state": 1, "guard": 1}
 
 
 def test_a_flood_after_the_cancel_is_reported_from_time_to_time_and_not_frame_by_frame(hosts: Hosting) -> None:
@@ -636,6 +640,87 @@ def test_what_it_saves_is_answered_when_it_is_durable_and_a_refusal_says_why(hos
     assert (refused["id"], refused["error"]["data"]["code"]) == (numbers[1], "too_large")
     settle(first.saved, None)
     assert tree.host.next() == {"jsonrpc": "2.0", "id": numbers[0], "result": {}}
+
+
+def test_a_guard_is_entered_in_the_daemon_and_what_is_none_is_refused(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    for _ in range(2):
+        number = tree.host.request("guard", fence=run.fence, name="publish")
+        assert tree.host.next() == {"jsonrpc": "2.0", "id": number, "result": {}}
+    tree.host.note("guard.done", fence=run.fence, name="publish")
+    tree.host.note("guard.done", fence=f"{run.fence}call_9", name="publish")
+    tree.host.request("guard", fence=f"{run.fence}call_9", name="publish")
+    stale = tree.host.next()["error"]
+    assert (stale["code"], stale["data"]["provenance"]["reason"]) == (Code.STALE, "the call is closed")
+    for other in ("other:4:", "other:4:call_9"):
+        tree.host.request("guard", fence=other, name="publish")
+        tree.host.note("guard.done", fence=other, name="publish")
+        assert tree.host.next()["error"]["code"] == Code.STALE
+    tree.host.request("guard", fence=run.fence, name="  ")
+    assert tree.host.next()["error"]["data"]["code"] == "invalid"
+    for name in (None, 7, ["publish"]):
+        tree.host.request("guard", fence=run.fence, name=name)
+        assert tree.host.next()["error"]["code"] == Code.INVALID_PARAMS
+    # Both are of another kind than they have to be.
+    tree.host.note("guard", fence=run.fence, name="publish")
+    tree.host.request("guard.done", fence=run.fence, name="publish")
+    assert tree.host.next()["error"]["code"] == Code.NO_METHOD
+    assert run.core.token.effects == (Effect("publish", 2, 1),)
+    until(lambda: run.refused() == {"guard": 1}, "it is counted")
+
+
+def test_l14_the_names_of_effects_in_a_host_are_short_lines_and_only_so_many(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    names = [f"effect {number}" for number in range(NAMES_MAX + 2)] + ["a\nb" + "x" * 100_000]
+    for name in names:
+        tree.host.request("guard", fence=run.fence, name=name)
+        assert "result" in tree.host.next()
+        tree.host.note("guard.done", fence=run.fence, name=name)
+    until(lambda: run.core.token.effects[-1].done == 3, "all are done")
+    assert len(run.core.token.effects) == NAMES_MAX + 1
+    assert run.core.token.effects[-1] == Effect(OTHERS, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("begun", "done"), [([], "publish"), (["publish"], "another"), (["publish"], ""), (["publish", "publish"], None)]
+)
+def test_a_host_that_says_of_what_had_not_begun_that_it_is_done_breaks_the_protocol(
+    hosts: Hosting, begun: list[str], done: str | None
+) -> None:
+    tree, run, _ = hosts.running()
+    for name in begun:
+        tree.host.request("guard", fence=run.fence, name=name)
+        assert "result" in tree.host.next()
+    for name in [*begun, "publish"] if done is None else [done]:
+        tree.host.note("guard.done", fence=run.fence, name=name)
+    end = run.end()
+    assert end.how is How.RAISED
+    assert "broke the protocol: it says of an effect that it is done, which had not begun" in str(end.error)
+    assert sum(effect.begun for effect in run.core.token.effects) == len(begun)
+
+
+def test_l6_an_effect_whose_host_is_gone_has_begun_and_is_not_known_to_be_done(hosts: Hosting, quick: None) -> None:
+    tree, run, _ = hosts.running()
+    tree.host.request("guard", fence=run.fence, name="publish")
+    assert "result" in tree.host.next()
+    tree.die(1)
+    assert run.end().how is How.RAISED
+    assert run.core.token.effects == (Effect("publish"),)
+
+
+def test_l1_a_cancel_comes_before_the_answer_to_a_guard_that_it_has_overtaken(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    begin = CancelToken._begin_effect
+
+    def overtaken(token: CancelToken, name: str) -> None:
+        begin(token, name)
+        run.cancel()
+
+    with mock.patch.object(CancelToken, "_begin_effect", overtaken):
+        number = tree.host.request("guard", fence=run.fence, name="publish")
+        frames = [tree.host.next() for _ in range(2)]
+    assert [frame.get("method", frame.get("id")) for frame in frames] == [CANCEL_REQUEST, number]
+    assert run.core.token.effects == (Effect("publish"),)
 
 
 def test_steering_brings_the_messages_that_wait(hosts: Hosting) -> None:

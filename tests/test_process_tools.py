@@ -231,3 +231,16 @@ def test_what_another_process_cannot_import_is_refused_where_it_is_registered() 
         with pytest.raises(Invalid) as caught:
             Tool(function, isolation="process", name="t")
         assert "import" in caught.value.expected
+
+
+def test_l6_a_stop_tells_what_a_tool_had_begun_behind_a_guard_and_the_next_effect_does_not_take_place(
+    kit: Kit, tmp_path: Path
+) -> None:
+    file = tmp_path / "effects"
+    session, run_id = calling(kit, "guarded", file=str(file))
+    until(lambda: file.exists() and file.read_text() == "begun", "its effect")
+    stop(session)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    (ended,) = [event.data for event in check_rest(session) if event.kind == "tool.ended"]
+    assert [(one["name"], one["begun"]) for one in ended["effects"]] == [("write", 1)]
+    assert file.read_text() == "begun"

@@ -42,16 +42,20 @@ class Effects:
             name = OTHERS
         self._begun[name] = self._begun.get(name, 0) + 1
 
-    def finish(self, name: str) -> None:
-        """Count an effect that is done; it had begun."""
+    def finish(self, name: str) -> bool:
+        """Count an effect that is done. False: none of this name had begun and not been done."""
         if name not in self._begun:
             name = OTHERS
-        self._done[name] = self._done.get(name, 0) + 1
+        done = self._done.get(name, 0) + 1
+        if done > self._begun.get(name, 0):
+            return False
+        self._done[name] = done
+        return True
 
     def listed(self) -> tuple[Effect, ...]:
         """Return them in the order in which they first began. Copying a dict is one step for other threads."""
         done = dict(self._done)
-        return tuple(Effect(name, begun, min(done.get(name, 0), begun)) for name, begun in dict(self._begun).items())
+        return tuple(Effect(name, begun, done.get(name, 0)) for name, begun in dict(self._begun).items())
 
 
 class Guard:
@@ -70,16 +74,24 @@ class Guard:
         self._token = token
         self._name = one_line(storable(name[:NAME_MAX_CHARS]))
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
         """Begin the effect. Raises RunCancelled if a fence was first; then it must not take place."""
         self._token._begin_effect(self._name)
+
+    def finish(self) -> bool:
+        """Take note that the effect is done. False: it had not begun, or was done before."""
+        return self._token._finish_effect(self._name)
+
+    def __enter__(self) -> None:
+        """Begin the effect. Raises RunCancelled if a fence was first; then it must not take place."""
+        self.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Take note that the effect is done, unless it raised."""
         if kind is None:
-            self._token._finish_effect(self._name)
+            self.finish()
 
 
 class AsyncGuard:
@@ -98,7 +110,7 @@ class AsyncGuard:
     def __enter__(self) -> None:
         """Begin the effect. Raises asyncio.CancelledError, with its `provenance`, if a fence was first."""
         with self._boundary:
-            self._guard.__enter__()
+            self._guard.begin()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -109,7 +121,7 @@ class AsyncGuard:
     async def __aenter__(self) -> None:
         """Begin the effect. Raises asyncio.CancelledError, with its `provenance`, if a fence was first."""
         async with self._boundary:
-            self._guard.__enter__()
+            self._guard.begin()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -164,10 +164,12 @@ class CancelToken:
                 return
         raise RunCancelled(cause)
 
-    def _finish_effect(self, name: str) -> None:
-        assert self._effects is not None, "it has begun"
+    def _finish_effect(self, name: str) -> bool:
+        effects = self._effects
+        if effects is None:
+            return False
         with self._lock:
-            self._effects.finish(name)
+            return effects.finish(name)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Run `callback` once, on the executor, when it is cancelled; at once if it is cancelled already.

@@ -59,9 +59,10 @@ def _begun(whose: str, effects: Sequence[Effect]) -> str:
     return f" {whose} had begun: {', '.join(map(str, effects))}." if effects else ""
 
 
-def failure_note(error: str) -> str:
-    """Return the note on a run whose agent failed."""
-    return f"The run before this failed: {error}"
+def failure_note(error: str, effects: Sequence[Effect] = ()) -> str:
+    """Return the note on a run whose agent failed: with what, and the agent's effects."""
+    own = _begun("The agent itself", effects)
+    return f"The run before this failed: {error}" + (f"\n{own.strip()}" if own else "")
 
 
 def behind_barrier(parts: Iterable[Part]) -> str:

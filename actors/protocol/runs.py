@@ -295,7 +295,7 @@ class Runs:
         if noted and provenance is not None:
             note = notes.run_note(provenance, calls_started=self.calls_started(record), effects=effects)
         elif noted and error is not None:
-            note = notes.failure_note(error)
+            note = notes.failure_note(error, effects)
         data = RunStatusData(status=status, provenance=provenance, error=error, result=result, note=note)
         state.event(data, record)
         state.save_run(record)

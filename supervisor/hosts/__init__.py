@@ -7,6 +7,7 @@
     calls.py              the calls that a host asks for, and those that it executes itself
     answers.py            the answers of models that a host puts on record
     processes.py          the process trees that a host asks for
+    guards.py             the guards of code in a host
     account.py            the credit of a run in a host
     late.py               frames that come after the end of their run, counted
     around.py             the functions that a host gives its run, and the run's terms

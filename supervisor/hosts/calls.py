@@ -168,6 +168,10 @@ class HostCalls:
         """True while the host executes a call."""
         return bool(self._executing)
 
+    def token(self, fence: str) -> CancelToken | None:
+        """Return the token of a call that the host executes, by the call's fence; None if there is no such call."""
+        return next((one.token for one in self._executing.values() if one.fence == fence), None)
+
     def spawn(self, fence: str) -> Spawn | None:
         """Return the Spawn of a call that the host executes, by the call's fence; None if there is no such call."""
         return next((one.spawn for one in self._executing.values() if one.fence == fence), None)

@@ -211,6 +211,23 @@ class SaveState(Params, frozen=True, kw_only=True):
     ]
 
 
+class Guard(Params, frozen=True, kw_only=True):
+    """Begin an effect of the agent's or a tool's own. Answered: it counts as begun. An error: it may not take place.
+
+    If a cancel of the run or the call is here before the answer, it may not take place either.
+    """
+
+    fence: Annotated[str, Meta(description="Of the run; or of a call that this host executes.")]
+    name: Annotated[str, Meta(description="What it is, for the record. Of its text 200 characters are kept.")]
+
+
+class GuardDone(Params, frozen=True, kw_only=True):
+    """An effect that had begun is done."""
+
+    fence: Annotated[str, Meta(description="As in its `guard`.")]
+    name: Annotated[str, Meta(description="As in its `guard`.")]
+
+
 class SpawnProcess(Params, frozen=True, kw_only=True):
     """Start a process tree of the run. The answer comes when the command runs."""
 
@@ -443,6 +460,8 @@ FROM_HOST: Final = (
     Method("call", Call, CallDone),
     Method("steering", Steering, Steered),
     Method("state", SaveState, Empty),
+    Method("guard", Guard, Empty),
+    Method("guard.done", GuardDone, None),
     Method("spawn", SpawnProcess, Spawned),
     Method("process.wait", WaitForProcess, ProcessExit),
     Method("process.kill", KillProcess, Empty),

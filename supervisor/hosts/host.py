@@ -68,6 +68,7 @@ _LATE: Final = {
     "call": "call",
     "steering": "steering",
     "state": "state",
+    "guard": "guard",
     "spawn": "spawn",
     "process.kill": "kill",
     "process.hand_over": "hand_over",
@@ -304,7 +305,7 @@ class Host:
             return
         if isinstance(params, frames.Call | frames.Steering | frames.SaveState):
             run = self._run_of(params.fence)
-        elif isinstance(params, ProcessRequest):
+        elif isinstance(params, ProcessRequest | frames.Guard):
             # A run may be one call: see `supervisor.hosts.tool_process`.
             run = self._run_of(params.fence) or self._run_of(run_fence(params.fence))
         else:
@@ -332,6 +333,8 @@ class Host:
             self._log(params)
         elif isinstance(params, OfRun):
             run = self._run_of(params.fence)
+            if run is None and isinstance(params, frames.GuardDone):
+                run = self._run_of(run_fence(params.fence))
             if run is not None:
                 run.notified(params, notification)
             else:

@@ -37,12 +37,14 @@ from supervisor.hosts.account import Account
 from supervisor.hosts.answers import HostAnswers
 from supervisor.hosts.calls import HostCalls, cancel_of, raised, refuse
 from supervisor.hosts.frames import CANCEL_REQUEST, Params
+from supervisor.hosts.guards import HostGuards
 from supervisor.hosts.late import LateFrames
 from supervisor.hosts.lines import Answer, Code, NotAFrame, Notification, Request
 from supervisor.hosts.processes import HostProcesses
 
 if TYPE_CHECKING:
     from actors.events import TextData
+    from actors.gate.token import CancelToken
     from actors.hosts import ToolOffer
     from actors.plugin.turn_core import TurnCore
     from supervisor.hosts.around import Around, Terms
@@ -54,7 +56,7 @@ _KILLED: Final = {-signal.SIGKILL: How.SIGKILL, -signal.SIGTERM: How.SIGTERM}
 Finish = Callable[[AgentDone], None]
 
 OfAnswer = frames.BeginAnswer | frames.KeepBlock | frames.EndAnswer | frames.LeaveAnswer
-OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | OfAnswer
+OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | frames.GuardDone | OfAnswer
 """The notifications about a run."""
 
 
@@ -83,6 +85,7 @@ class HostRun:
         self._calls: HostCalls | None = None
         self._answers = HostAnswers(turn)
         self._processes: HostProcesses | None = None
+        self._guards: HostGuards | None = None
         self._request: tuple[int, Unsent] | None = None
         self._said_cancel = False
         # Encoded here: a thread may be long, and the thread of all channels serves the other hosts too.
@@ -127,6 +130,7 @@ class HostRun:
         self._account = Account(self._turn, self._terms, self._around, peer, counts=counts_credit)
         self._calls = HostCalls(self._turn, self._terms, self._around, peer, self._account, self.late)
         self._processes = HostProcesses(self._turn, self._around, peer, self.late, self._calls.spawn)
+        self._guards = HostGuards(peer, self.late, self._around.broke_protocol, self._token)
         params, self._params = self._params, b""
         self._request = peer.request("run", Raw(params), self._answered)
 
@@ -208,6 +212,7 @@ class HostRun:
         """Handle a notification of this run, which came in this frame."""
         assert self._calls is not None, "the host has the run"
         assert self._processes is not None, "the host has the run"
+        assert self._guards is not None, "the host has the run"
         size = frame.size
         match params:
             case frames.Emit():
@@ -219,6 +224,8 @@ class HostRun:
             case frames.GiveUp():
                 self._calls.give_up(params.request_id)
                 self._processes.give_up(params.request_id)
+            case frames.GuardDone():
+                self._guards.done(params)
             case _:
                 self._answer(params, frame)
 
@@ -226,6 +233,7 @@ class HostRun:
         """Handle a request of this run."""
         assert self._calls is not None, "the host has the run"
         assert self._processes is not None, "the host has the run"
+        assert self._guards is not None, "the host has the run"
         if isinstance(params, frames.Call):
             try:
                 answer = self._answers.of_call(params)
@@ -237,6 +245,8 @@ class HostRun:
             self._steer(request)
         elif isinstance(params, frames.SaveState):
             self._save(request, params)
+        elif isinstance(params, frames.Guard):
+            self._guards.requested(request, params)
         else:
             self._processes.requested(request, params)
 
@@ -320,6 +330,11 @@ class HostRun:
             refuse(self._peer, request, error)
             return
         reply.add_done_callback(lambda done: self._around.post(lambda: self._steered(request, done)))
+
+    def _token(self, fence: str) -> CancelToken | None:
+        """Return the token of the run, or of a call that the host executes; None: there is no such call."""
+        assert self._calls is not None, "the host has the run"
+        return self._turn.token if fence == self.fence else self._calls.token(fence)
 
     def _save(self, request: Request, params: frames.SaveState) -> None:
         assert self._peer is not None, "the host has the run"

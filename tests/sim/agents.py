@@ -352,11 +352,11 @@ async def _save(turn: AsyncTurn, watch: Watch, times: int) -> None:
 
 async def _guarded(turn: AsyncTurn, watch: Watch, seconds: float) -> None:
     """Have effects of one's own behind guards."""
-    async with turn.cancel_token.guard("slow"):
-        watch.executions.has_own_effect(turn.address)
-        await asyncio.sleep(seconds)
-    with turn.cancel_token.guard("then"):
-        watch.executions.has_own_effect(turn.address)
+    in_host = hasattr(turn, "host")
+    for name, takes_s in (("slow", seconds), ("then", 0.0)):
+        async with turn.guard(name, watch) if in_host else turn.cancel_token.guard(name):  # type: ignore[attr-defined]  # a HostTurn has it
+            watch.executions.has_own_effect(turn.address, in_host=in_host)
+            await asyncio.sleep(takes_s)
 
 
 async def _stubborn() -> None:

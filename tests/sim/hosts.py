@@ -27,6 +27,7 @@ from actors.plugin.execution import AgentDone
 from actors.plugin.turn import AsyncTurn
 from actors.plugin.turn_core import TurnCore
 from actors.ports import SpawnSpec
+from tests.sim.host_guards import HostGuard
 from tests.sim.ids import SimIds
 from tests.sim.processes import SimProcesses
 from tests.sim.watch import Watch
@@ -103,6 +104,10 @@ class HostTurn(AsyncTurn):
     def __init__(self, core: TurnCore, host: Host) -> None:
         super().__init__(core)
         self.host = host
+
+    def guard(self, name: str, watch: Watch) -> HostGuard:
+        """The guard of the host's token."""
+        return HostGuard(self, name, watch)
 
 
 class SimHosts:

@@ -15,6 +15,7 @@ The map, from the outside in:
     credit.py        limits the output that is not durable yet
     main_thread.py   where a signal interrupts a plain agent
     wakeup.py        what ends the wait of an idle main thread
+    guard.py         guards: each asks the daemon whether an effect may begin
     token.py         cancel tokens, and the cancellation of async code
     wire.py          frames over the socket
     daemon_log.py    the daemon's own log

@@ -14,6 +14,9 @@ from typing import Any
 from .errors import Invalid, RunCancelled
 from .values import Provenance
 
+if typing.TYPE_CHECKING:
+    from .guard import AsyncGuard, Gate, Guard
+
 CALLBACKS_MAX = 1000
 
 
@@ -23,6 +26,8 @@ class CancelToken:
     def __init__(self, parent: CancelToken | None = None) -> None:
         self._lock = threading.RLock()
         self._provenance: Provenance | None = None
+        # Where its guards ask, if code here may have any.
+        self._gate: Gate | None = None
         self._keys = itertools.count()
         self._wakers: dict[int, Callable[[], object]] = {}
         self._callbacks: dict[int, Callable[[], None]] = {}
@@ -57,14 +62,17 @@ class CancelToken:
         finally:
             forget()
 
-    def guard(self, name: str) -> typing.NoReturn:
-        """Raise Invalid: a Stop is decided in another process, so a guard here could not know whether it is first."""
-        raise Invalid(
-            "there are no guards in a process of its own",
-            expected="a tool or an agent in the supervisor's process",
-            got=str(name),
-            remedy="in an agent: turn.call(…) or turn.gate(…); of a tool: make the effect a tool of its own",
-        )
+    def guard(self, name: str) -> Guard:
+        """Return the gate of an effect of your own: ``with token.guard("write report"): …``.
+
+        If a fence is first, or the call has its result, entering it raises RunCancelled, and the effect does not take
+        place. Else it counts as begun, and the end of the call, or of the run, says so. Entering it asks the daemon.
+        """
+        return self._gate_of_effects().plain(name)
+
+    def _gate_of_effects(self) -> Gate:
+        assert self._gate is not None, "code gets the token of a run, or of a call that is executed here"
+        return self._gate
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Run `callback` once, on a thread of its own, when it is cancelled; at once if it is cancelled already.
@@ -148,9 +156,9 @@ class AsyncCancelToken:
         with AsyncDoor(self._token):
             self._token.raise_if_cancelled()
 
-    def guard(self, name: str) -> typing.NoReturn:
-        """See `CancelToken.guard`."""
-        self._token.guard(name)
+    def guard(self, name: str) -> AsyncGuard:
+        """Return the gate of an effect of your own, for ``async with``: see `CancelToken.guard`."""
+        return self._token._gate_of_effects().aio(name)
 
     def add_callback(self, callback: Callable[[], None]) -> Callable[[], None]:
         """See `CancelToken.add_callback`."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import Invalid
+from .guard import Gate
 from .loading import is_async
 from .plain import as_json, words
 from .schema import bare, converted, is_secret, schema_of, seconds
@@ -111,6 +112,7 @@ class HostTool:
 
     def execute(self, arguments: Mapping[str, Any], call: Call) -> Any:
         """Execute a call; an async tool of a plain agent has a loop of its own."""
+        call.token._gate = Gate(call.run, call.token, call.fence)
         given: dict[str, Any] = {
             "fence": call.fence,
             "CancelToken": call.token,

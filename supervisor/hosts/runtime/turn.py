@@ -20,6 +20,7 @@ from .answers import AsyncModelAnswer, ModelAnswer
 from .call import Call, Steps
 from .credit import settle
 from .errors import Invalid, RunCancelled
+from .guard import Gate
 from .main_thread import UNSET, PlainDoor
 from .plain import RESULT_MAX_BYTES, as_json, dumped, pieces, storable
 from .run import Run
@@ -37,6 +38,7 @@ class TurnBase:
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        run.token._gate = Gate(run, run.token, run.fence)
 
     @property
     def messages(self) -> list[Message]:

@@ -11,6 +11,7 @@ from actors.kernel import mailbox
 from actors.kernel.down import Down
 from actors.plugin import execution
 from actors.plugin.turn_core import TurnCore
+from supervisor.hosts.guards import HostGuards
 from tests.sim.mutants.mutant import Mutant, mutant
 
 GATES: Final = (
@@ -39,6 +40,15 @@ GATES: Final = (
         "end_effects",
         "            self._over = provenance\n",
         "            pass\n",
+    ),
+    # ── HostGuards ──
+    mutant(
+        "a guard in a host is permitted without being counted",
+        "L1",
+        HostGuards,
+        "requested",
+        "token.guard(params.name).begin()",
+        "token.raise_if_cancelled()",
     ),
     # ── execution ──
     mutant(

@@ -66,6 +66,7 @@ class AttemptLaws:
         kept = [one.stop for one in self._journal.kept.values() if one.session == run.session and one.at >= began]
         stopped = any(stop.run_id in (None, run.run_id) for stop in kept)
         acted = run.run_id in self._seen.laws(run.session).spoken or self._saved(run) or self._guarded(run)
+        acted = acted or run.run_id in self._seen.asked_for_guards
         own = any(
             is_own(row) and row.run_id == run.run_id for row in self._seen.disk.of(run.session).processes.values()
         )

@@ -81,14 +81,25 @@ class ExecutionLaws:
         if (row is not None and row.state == "ended") or any(not call.open for call in self._calls(fence)):
             self._seen.break_(f"{fence} has an effect behind a guard although its call is closed (L1)")
 
-    def has_own_effect(self, address: Address) -> None:
-        """An effect of an agent takes place behind a guard: its run is open at this moment (law L1)."""
+    def asks_for_guard(self, address: Address) -> None:
+        """The daemon is asked for a guard in a host. From here on the effect may have begun for the daemon."""
+        self._seen.asked_for_guards.add(address.run)
+
+    def has_own_effect(self, address: Address, *, in_host: bool) -> None:
+        """An effect of an agent takes place behind a guard: its run is open at this moment (law L1).
+
+        `in_host`: it was at the moment of the permit. So where it is closed by now, its end tells of the effect.
+        """
         self._seen.effects[address.run] += 1
         actor = self._seen.world.session_if_alive(address.session) if self._seen.world is not None else None
         record = actor._protocol.state.record(address.run) if actor is not None else None
-        row = self._seen.disk.run(address.run)
-        if (row is not None and row.status is not RunStatus.IN_PROGRESS) or (record is not None and not record.open):
-            self._seen.break_(f"{address.run} has an effect behind a guard although it is closed (L1)")
+        rows = [self._seen.disk.run(address.run), None if record is None else record.info]
+        for row in rows:
+            if row is None or row.status is RunStatus.IN_PROGRESS:
+                continue
+            told = sum(effect.begun for effect in row.effects)
+            if not in_host or told < self._seen.effects[address.run]:
+                self._seen.break_(f"{address.run} has an effect behind a guard although it is closed (L1)")
 
     def tells(self, key: str) -> None:
         """The token of a run or a call is cancelled: its code is told of its end."""

@@ -74,6 +74,7 @@ class Watch(Seen):
             self.interrupts.append((self.world.interrupts_at, world.clock.wall()))
         self.inside.clear()
         self.effects.clear()
+        self.asked_for_guards.clear()
         self.refused_at.clear()
         self.under_way.clear()
         self.world = world
