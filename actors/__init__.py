@@ -18,7 +18,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
     usage.py     what a run has used, and how much of it a run may use
-    model.py parts.py   the nouns; the parts of a model's answer
+    model.py parts.py questions.py   the nouns; the parts of a model's answer; what calls ask a person
     run_status.py errors.py   the status of a run, and how it may change; the errors
 """
 
@@ -81,9 +81,11 @@ from actors.plugin.registration import Tool, tool
 from actors.plugin.rendering import render_anthropic, render_openai, render_responses
 from actors.plugin.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from actors.plugin.turn import AsyncTurn, Turn
+from actors.questions import Asking
 from actors.requests import (
     Accepted,
     Answer,
+    Answered,
     Delete,
     Deleted,
     NewMessage,
@@ -105,6 +107,8 @@ __all__ = [
     "AheadOfLog",
     "Answer",
     "AnswerInfo",
+    "Answered",
+    "Asking",
     "AsyncCancelToken",
     "AsyncModelAnswer",
     "AsyncModelCall",

@@ -56,6 +56,8 @@ class EventKind(StrEnum):
     TEXT = "text"
     BLOCK = "block"
     TOOL_REQUESTED = "tool.requested"
+    CALL_WAITING = "call.waiting"
+    CALL_ANSWERED = "call.answered"
     TOOL_STARTED = "tool.started"
     TOOL_OUTPUT = "tool.output"
     TOOL_ENDED = "tool.ended"
@@ -217,6 +219,34 @@ class ToolRequestedData(Data, frozen=True, kw_only=True):
     ] = None
     where: Annotated[Where, Meta(description="Which side executes it. Left out: the supervisor.")] = Where.DAEMON
     answer: OfAnswer = None
+
+
+class CallWaitingData(Data, frozen=True, kw_only=True):
+    """A call waits for a person's answer. Deadlines stand still meanwhile."""
+
+    event_kind: ClassVar[EventKind] = EventKind.CALL_WAITING
+
+    call_id: CallId
+    question: Annotated[str, Meta(description="What it asks.")]
+    options: Annotated[
+        tuple[str, ...], Meta(description="Answers to choose from; others are taken too. Left out: none.")
+    ] = ()
+    approval: Annotated[
+        bool, Meta(description="True: it asks whether it may start. Left out: the answer is its result.")
+    ] = False
+
+
+class CallAnsweredData(Data, frozen=True, kw_only=True):
+    """A person answered what a call waited for."""
+
+    event_kind: ClassVar[EventKind] = EventKind.CALL_ANSWERED
+
+    call_id: CallId
+    content: Annotated[str, Meta(description="The answer.")] = always("")
+    allow: Annotated[
+        bool | None, Meta(description="Whether the call may go on; null, to a question: it is answered.")
+    ] = always(None)
+    by: Annotated[str, Meta(description="Who answered: `user`, or the name of a client.")] = always("")
 
 
 class ToolStartedData(Data, frozen=True, kw_only=True):
@@ -508,6 +538,8 @@ EventData: TypeAlias = (
     | TextData
     | BlockData
     | ToolRequestedData
+    | CallWaitingData
+    | CallAnsweredData
     | ToolStartedData
     | ToolOutputData
     | ToolEndedData

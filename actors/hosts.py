@@ -29,6 +29,7 @@ class HostedAgent(Struct, frozen=True):
     grace_s: seconds that a host has to end by itself; None: the configured ones.
     tools: names of the supervisor's tools that it may call; None: all of them.
     budget: how much a run of it may use; what it leaves open is as configured for all.
+    ask: names of tools whose calls need a person's approval.
     """
 
     name: str
@@ -38,6 +39,7 @@ class HostedAgent(Struct, frozen=True):
     grace_s: float | None = None
     tools: tuple[str, ...] | None = None
     budget: Budget = Budget()
+    ask: tuple[str, ...] = ()
 
 
 class ToolOffer(Struct, frozen=True):

@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from actors.errors import Invalid
 from actors.parts import AnswerInfo, Part
+from actors.questions import Asking
 from actors.run_status import RunStatus
 from actors.usage import Usage
 
@@ -208,6 +209,8 @@ class CallState(StrEnum):
 
     REQUESTED = "requested"
     """The agent asked for it; it waits for the barrier."""
+    WAITING = "waiting"
+    """It waits for a person's answer."""
     GRANTED = "granted"
     """It may start."""
     STARTED = "started"
@@ -567,6 +570,7 @@ class SessionStatus(Struct, frozen=True):
     refused: dead letters, counted by kind.
     owned: ids of the process trees that the session owns.
     usage: of all its runs so far.
+    asking: the calls that wait for a person.
     """
 
     session: str
@@ -581,3 +585,4 @@ class SessionStatus(Struct, frozen=True):
     refused: dict[str, int]
     owned: tuple[str, ...] = ()
     usage: Usage = Usage()
+    asking: tuple[Asking, ...] = ()

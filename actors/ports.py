@@ -34,6 +34,7 @@ from actors.model import (
     StopOutcome,
     TreeState,
 )
+from actors.questions import Question
 from actors.requests import NewMessage, Stop, Stopped
 from actors.saved import Saved
 from actors.usage import Budget, Usage
@@ -273,8 +274,9 @@ class SessionRow(Struct, frozen=True):
 class CallRow(Struct, frozen=True):
     """A call; `outcome` once its result is in the log.
 
-    `ended_at` and `how` describe the end of its execution, which may come after its result is in the log. `effects` are
-    those that it had begun behind guards when it got its result.
+    `ended_at` and `how` describe the end of its execution, which may come after its result is in the log. Without
+    `how` nothing has executed it. `effects` are those that it had begun behind guards when it got its result.
+    `question` is what it asks a person before it goes on.
     """
 
     session: str
@@ -289,6 +291,7 @@ class CallRow(Struct, frozen=True):
     ended_at: float | None = None
     how: How | None = None
     effects: tuple[Effect, ...] = ()
+    question: Question | None = None
 
 
 class ProcessRow(Struct, frozen=True):

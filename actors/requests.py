@@ -327,15 +327,28 @@ class Withdraw(Request, frozen=True, kw_only=True, tag=True):
 
 
 class Answer(Request, frozen=True, kw_only=True, tag=True):
-    """A person's answer to a call that waits for one. If no such call waits, it is a dead letter."""
+    """A person's answer to a call that waits for one. If no such call waits, it is refused, and a dead letter.
+
+    It is no message: it interrupts nothing, whatever the policies of messages are. The first answer stands.
+
+    content: the answer to a question; or why a call is not allowed.
+    allow: True or False to a call that asks whether it may start. False to a question: it is not answered. None
+        answers a question.
+    origin: who answers.
+    """
 
     call_id: str
-    content: str
+    content: str = ""
+    allow: bool | None = None
+    origin: str = "user"
 
     def __post_init__(self) -> None:
         _check_id(self)
         _text(self, "call_id")
         _text(self, "content", empty=True)
+        if self.allow is not None:
+            _check_bool(self, "allow")
+        _text(self, "origin")
 
 
 class Delete(Request, frozen=True, kw_only=True, tag=True):
@@ -433,6 +446,13 @@ class Withdrawn(Struct, frozen=True, tag=True):
     outcome: WithdrawOutcome
 
 
+class Answered(Struct, frozen=True, tag=True):
+    """A call of the run `run_id` had waited for this Answer, and goes on, or ends, as it says."""
+
+    call_id: str
+    run_id: str
+
+
 class Deleted(Struct, frozen=True, tag=True):
     """The session was deleted; `seq` is that of the event that records it, the only one that remains."""
 
@@ -440,7 +460,7 @@ class Deleted(Struct, frozen=True, tag=True):
     seq: int
 
 
-Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn | Deleted
+Reply: TypeAlias = Accepted | Stopped | Resumed | Withdrawn | Answered | Deleted
 
 
 def digest(request: OutsideRequest) -> bytes:

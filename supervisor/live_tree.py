@@ -28,13 +28,17 @@ _Processes = dict[_Key, list[LiveProcess]]
 
 
 class LiveCall(Struct, frozen=True):
-    """A tool call that has not ended, with its processes, each tree from the top down."""
+    """A tool call that has not ended, with its processes, each tree from the top down.
+
+    `question` is what it asks a person, while it waits for that.
+    """
 
     call_id: str
     tool: str
     state: CallState
     started_at: float | None
     processes: list[LiveProcess]
+    question: str = ""
 
 
 class LiveRun(Struct, frozen=True):
@@ -125,7 +129,14 @@ def living(
 def _run(run: RunInfo, rows: list[CallRow], processes: _Processes) -> LiveRun:
     """Return a run with its calls and processes; they are removed from `processes`."""
     calls = [
-        LiveCall(row.call_id, row.tool, row.state, row.started_at, processes.pop(_key(run, row.call_id), []))
+        LiveCall(
+            row.call_id,
+            row.tool,
+            row.state,
+            row.started_at,
+            processes.pop(_key(run, row.call_id), []),
+            row.question.text if row.question is not None and row.state == CallState.WAITING else "",
+        )
         for row in rows
     ]
     left = [key for key in processes if key[:2] == (run.session, run.run_id)]

@@ -23,6 +23,7 @@ from actors.ports import KeptStop
 from actors.requests import (
     Accepted,
     Answer,
+    Answered,
     Delete,
     Deleted,
     Inspect,
@@ -99,7 +100,7 @@ class SessionHandle:
     @overload
     def ask(self, request: Delete, *, timeout: float | None = ASK_S) -> Deleted: ...
     @overload
-    def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
+    def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Answered: ...
 
     def ask(self, request: OutsideRequest, *, timeout: float | None = ASK_S) -> Reply:
         """Send a request and wait for its answer, which comes when its effect is durable.
@@ -276,7 +277,7 @@ class AsyncSessionHandle:
     @overload
     async def ask(self, request: Delete, *, timeout: float | None = ASK_S) -> Deleted: ...
     @overload
-    async def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Reply: ...
+    async def ask(self, request: Answer, *, timeout: float | None = ASK_S) -> Answered: ...
 
     async def ask(self, request: OutsideRequest, *, timeout: float | None = ASK_S) -> Reply:
         """Send a request and wait for its answer; see `SessionHandle.ask`."""

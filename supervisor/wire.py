@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, structs
 from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, ServicePhase, StopOutcome, Waiting
 from actors.ports import WaitingRow
-from actors.requests import NewMessage, Stop, Stopped
+from actors.requests import Answer, NewMessage, Stop, Stopped
 from supervisor.states import AgentPlace, AgentState, StoreState
 
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
@@ -145,6 +145,24 @@ class WithdrawBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     message_id: Name
     id: Id | None = None
+
+
+class AnswerBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Answer a call that waits for a person: `asking` in the session's status lists them.
+
+    A call that asks whether it may start needs `allow`. A question takes `content`; `allow` false declines to answer.
+    """
+
+    call_id: Name
+    content: str = ""
+    allow: bool | None = None
+    id: Id | None = None
+    origin: Name = "user"
+
+    @classmethod
+    def of(cls, answer: Answer) -> Self:
+        """Return the body that sends `answer`."""
+        return _of(cls, answer)
 
 
 class ReloadBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

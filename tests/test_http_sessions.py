@@ -599,6 +599,30 @@ def test_a_message_that_a_run_has_is_not_withdrawn(api: Api) -> None:
     assert waiting["fate"] is None
 
 
+def test_a_call_that_waits_is_listed_and_answered_once(api: Api) -> None:
+    async def agent(turn: AsyncTurn) -> str:
+        return await turn.ask("Deploy it?")
+
+    client = api.start(agent)
+    run_id = say(client)["run_id"]
+    until(lambda: get(client, "/v1/sessions/s1")["asking"])
+    (asking,) = get(client, "/v1/sessions/s1")["asking"]
+    call_id = asking["call_id"]
+    assert (asking["tool"], asking["question"], asking["approval"]) == ("ask", "Deploy it?", False)
+    (listed,) = get(client, "/v1/processes")["sessions"][0]["runs"][0]["calls"]
+    assert (listed["call_id"], listed["state"], listed["question"]) == (call_id, "waiting", "Deploy it?")
+    body = {"call_id": call_id, "content": "yes", "id": "a1"}
+    for _ in range(2):
+        response = client.post("/v1/sessions/s1/answer", json=body)
+        assert response.status_code == 200
+        assert response.json() == {"type": "Answered", "call_id": call_id, "run_id": run_id}
+    again = client.post("/v1/sessions/s1/answer", json={**body, "id": "a2"})
+    assert (again.status_code, code(again)) == (404, "not_found")
+    assert client.post("/v1/sessions/s1/answer", json={**body, "allowed": True}).status_code == 400
+    check_rest(api.session())
+    assert get(client, f"/v1/runs/{run_id}")["result"] == "yes"
+
+
 def test_a_page_of_runs_that_is_full_holds_the_newest(api: Api) -> None:
     client = api.start(answers, limits=Limits(page_bytes=1))
     runs = []

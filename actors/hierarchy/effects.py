@@ -16,6 +16,7 @@ from actors.hierarchy.run_actors import RunActors
 from actors.hierarchy.tree_actors import TreeActors
 from actors.kernel.actor import Actor
 from actors.messages import (
+    CallAnswered,
     CallClosed,
     Erased,
     Halt,
@@ -36,6 +37,7 @@ from actors.protocol.step import (
     ForgetPart,
     ForgetSession,
     ForgetStop,
+    GiveAnswer,
     GivePermit,
     GiveSpawn,
     GiveSteering,
@@ -148,6 +150,8 @@ class Effects:
                 case GivePermit():
                     deadline_s = self._ports.settings.call_deadline_s
                     self._runs.tell(effect.run_id, Permit(effect.call_id, effect.cell, effect.token, deadline_s))
+                case GiveAnswer():
+                    self._runs.tell(effect.run_id, CallAnswered(effect.call_id, effect.result))
                 case GiveSpawn():
                     self._live.hosts.begun(effect.permit.process_id)
                     self._runs.tell(effect.run_id, effect.permit)

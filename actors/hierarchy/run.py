@@ -32,6 +32,7 @@ from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import (
     AnswerLeft,
+    CallAnswered,
     CallClosed,
     CallEnded,
     CallExpired,
@@ -200,7 +201,7 @@ class RunActor(Actor):
                 self._permit(message)
             case PermitWaiting():
                 self._permit_waits(message)
-            case PermitRefused():
+            case PermitRefused() | CallAnswered():
                 self._permit_refused(message)
             case CallClosed():
                 self._call_closed(message)
@@ -267,7 +268,7 @@ class RunActor(Actor):
         self._stop_if_done()
 
     def _arm_deadline(self) -> None:
-        """Start the timer of the deadline. It stands still while a call waits for the barrier."""
+        """Start the timer of the deadline. It stands still while a call waits for the barrier, or for a person."""
         if self._deadline_left_s is None or self._timer is not None or self._halted:
             return
         clock = self._ports.clock
@@ -324,12 +325,13 @@ class RunActor(Actor):
         self._disarm_deadline()
 
     def _no_longer_waits(self, waited: str) -> None:
-        """A call, or a tree of the agent's own, does not wait for the barrier any more."""
+        """A call, or a tree of the agent's own, does not wait for the barrier or a person any more."""
         self._waiting.discard(waited)
         if not self._waiting and self._agent_running:
             self._arm_deadline()
 
-    def _permit_refused(self, refused: PermitRefused) -> None:
+    def _permit_refused(self, refused: PermitRefused | CallAnswered) -> None:
+        """A call has its result, and nothing executes it."""
         self._no_longer_waits(refused.call_id)
         self._requests.pop(refused.call_id, None)
         self._answer(refused.call_id, refused.result)

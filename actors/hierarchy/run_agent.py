@@ -85,6 +85,7 @@ class RunAgent:
             self._spawns.spawn,
             wall=self._ports.clock.wall,
             saved=start.saved,
+            asks=lambda name: _asks(agent, tools, name),
         )
         if isinstance(agent, HostedAgent):
             self._begin_in_host(start, core, tools)
@@ -127,3 +128,9 @@ class RunAgent:
         self._ports.strays.adopt(self._address, self._owner.actor_ref)
         name = f"agent {start.agent_name}"
         self._ports.executor.start(run, name, Isolation.HOST, body, self._owner.actor_ref, start.token)
+
+
+def _asks(agent: Agent, tools: Mapping[str, Tool], name: str) -> bool:
+    """Return True if a call of this name by an agent needs a person's approval."""
+    tool = tools.get(name)
+    return (tool is not None and tool.approve) or (isinstance(agent, HostedAgent) and name in agent.ask)

@@ -48,6 +48,7 @@ from actors.messages.reports import (
 )
 from actors.messages.result import ToolResult
 from actors.messages.run import (
+    CallAnswered,
     CallClosed,
     HostGraceOver,
     Permit,
@@ -98,6 +99,7 @@ from actors.messages.tool import CallDeadline, KillProcess
 __all__ = [
     "Activate",
     "AnswerLeft",
+    "CallAnswered",
     "CallClosed",
     "CallDeadline",
     "CallEnded",

@@ -11,6 +11,7 @@ from actors.messages.lanes import Report
 from actors.messages.process import ProcessKilled, ProcessNews
 from actors.messages.result import ToolResult
 from actors.model import Address, How, Json, JsonObject, Message, Owner, PartKind, Provenance, Row, Signalled, Where
+from actors.questions import Question
 from actors.secrets import NOTHING, Withheld
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class CallRequested(Report, frozen=True):
     made: the tool, where the call brings its own.
     provider_id, where: what the model calls the call, and which side executes it; for the log.
     answer: the answer of a model that it is a part of: it starts when that has ended.
+    question: what it asks a person before it goes on.
     """
 
     address: Address
@@ -63,6 +65,7 @@ class CallRequested(Report, frozen=True):
     provider_id: str | None = None
     where: Where = Where.DAEMON
     answer: str | None = None
+    question: Question | None = None
 
 
 class AnswerLeft(Report, frozen=True):

@@ -23,7 +23,7 @@ class Permit(Command, frozen=True):
 
 
 class PermitWaiting(Command, frozen=True):
-    """A call waits for the barrier. The run's deadline is suspended until a Permit or a refusal.
+    """A call waits for the barrier, or for a person. The run's deadline is suspended until a Permit or a refusal.
 
     Of a spawn that the agent itself has asked for, `call_id` is the id of the tree.
     """
@@ -33,6 +33,13 @@ class PermitWaiting(Command, frozen=True):
 
 class PermitRefused(Command, frozen=True):
     """A call will not start; the agent receives `result`."""
+
+    call_id: str
+    result: ToolResult
+
+
+class CallAnswered(Command, frozen=True):
+    """A person's answer is the result of a call, and that is durable."""
 
     call_id: str
     result: ToolResult

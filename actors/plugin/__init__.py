@@ -3,6 +3,7 @@
     turn.py          Turn and AsyncTurn: the argument of an agent's function
     turn_core.py     what both do apart from waiting: calls, credit, saved state, the agent's thread
     answers.py       the answer of a model, and its calls: what `turn.answer` begins
+    asking.py        questions to a person, of an agent, or whether a tool may be called
     pieces.py        the pieces of a text, one for each event
     spawning.py      `spawn`, for tools
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell

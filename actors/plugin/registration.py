@@ -47,7 +47,9 @@ _GIVEN: Final[dict[object, str]] = {
 }
 
 
-def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = None) -> Callable[[F], F]:
+def tool(
+    *, isolation: str, name: str | None = None, deadline_s: float | None = None, approve: bool = False
+) -> Callable[[F], F]:
     """Mark a function as a tool. The function itself is unchanged.
 
     Args:
@@ -57,11 +59,13 @@ def tool(*, isolation: str, name: str | None = None, deadline_s: float | None = 
         name: the tool's name for agents; the function's own name by default.
         deadline_s: seconds, at most ten years, after which a call is closed and its token cancelled; None for the
             configured deadline.
+        approve: True: each call waits until a person has allowed it, with an `Answer`.
     """
 
     def mark(function: F) -> F:
         marked: Any = function
         marked.isolation, marked.tool_name, marked.deadline_s = isolation, name, deadline_s
+        marked.approve = approve
         return function
 
     return mark
@@ -75,6 +79,7 @@ class Tool:
         isolation: see `tool`.
         name: see `tool`.
         deadline_s: see `tool`.
+        approve: see `tool`; None: as the function is marked.
 
     Raises:
         Invalid: the isolation is missing, unknown or does not fit the function; a parameter has no type, or a type
@@ -88,6 +93,7 @@ class Tool:
         isolation: str | None = None,
         name: str | None = None,
         deadline_s: float | None = None,
+        approve: bool | None = None,
     ) -> None:
         self.function = function
         self.name = storable(str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", "")))
@@ -105,6 +111,7 @@ class Tool:
         self.deadline_s: float | None = (
             None if seconds is None else duration(f"the deadline_s of the tool {self.name!r}", seconds, least=0.001)
         )
+        self.approve = bool(getattr(function, "approve", False) if approve is None else approve)
         self.given, self._arguments, self._secret = _signature(self.name, function)
 
     @property

@@ -7,7 +7,7 @@ replies that the run's cancel fails.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -17,6 +17,7 @@ from actors.gate.token import AsyncCancelToken, CancelBoundary, CancelToken
 from actors.messages import ToolResult
 from actors.model import Address, Json, JsonObject, Message, Provenance
 from actors.plugin.answers import AsyncModelAnswer, ModelAnswer
+from actors.plugin.asking import answer_of
 from actors.plugin.foreign import GatedTask, GatedThread, Show
 from actors.plugin.pieces import pieces
 from actors.plugin.registration import duration, is_async
@@ -108,6 +109,14 @@ class Turn(_TurnBase):
         call_id, reply = core.request_call(call)
         return core.called(call_id, core.pending.wait(reply, None))
 
+    def ask(self, question: str, options: Sequence[str] = ()) -> str:
+        """Ask a person, and wait for the answer; see `AsyncTurn.ask`."""
+        core = self._core
+        call = core.prepare_question(question, options)
+        self._spend(call.size)
+        call_id, reply = core.request_call(call)
+        return answer_of(core.called(call_id, core.pending.wait(reply, None)))
+
     def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
         """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
         return ModelAnswer(self._core, provider, model, self._spend)
@@ -122,6 +131,7 @@ class Turn(_TurnBase):
         provider_id: str | None = None,
         show: Show[T] | None = None,
         deadline_s: float | None = None,
+        ask: bool = False,
     ) -> T:
         """Call a plain function of yours as a tool is called, on this thread; see `AsyncTurn.gate`.
 
@@ -132,7 +142,7 @@ class Turn(_TurnBase):
         if is_async(function):
             raise _not_gated(function, "a plain function", "await it in an async agent: await turn.gate(…)")
         gated = GatedThread(name, function, show, _deadline_s(deadline_s), core.pending)
-        call = core.prepare_named(name, dict(arguments), gated.foreign, provider_id)
+        call = core.prepare_named(name, dict(arguments), gated.foreign, provider_id, ask=ask)
         self._spend(call.size)
         call_id, reply = core.request_call(call)
         gated.run(reply)
@@ -215,6 +225,27 @@ class AsyncTurn(_TurnBase):
         async with self._boundary:
             return await self._called(self._core.prepare_call(tool, arguments))
 
+    async def ask(self, question: str, options: Sequence[str] = ()) -> str:
+        """Ask a person, and wait for the answer: ``await turn.ask("Deploy it?", options=["yes", "no"])``.
+
+        It is a call named ``ask`` in the thread, and waits until somebody sends an `Answer` with its id; deadlines
+        stand still meanwhile. A Stop, a new message that takes over, or a restart ends it as not started, with that
+        cause. To wait no longer than you want, cancel the await (`asyncio.timeout`).
+
+        Args:
+            question: for the person.
+            options: answers to choose from. They are offered, not enforced: the answer may be another one.
+
+        Returns:
+            The answer; it is durable.
+
+        Raises:
+            Refused: the person declined to answer. Its `result` is what the thread has.
+            Invalid: the question is not a text, or is larger than a call may be.
+        """
+        async with self._boundary:
+            return answer_of(await self._called(self._core.prepare_question(question, options)))
+
     def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
         """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.
 
@@ -238,6 +269,7 @@ class AsyncTurn(_TurnBase):
         provider_id: str | None = None,
         show: Show[T] | None = None,
         deadline_s: float | None = None,
+        ask: bool = False,
     ) -> T:
         """Call an async function of yours as a tool is called: for the tools of a framework.
 
@@ -250,11 +282,12 @@ class AsyncTurn(_TurnBase):
             name: of the tool, in the log.
             arguments: of the call, in the log: plain JSON. The function has its own.
             function: called without arguments, once, and awaited.
-            schema: the JSON schema of the arguments, for the approval of calls. It is not enforced, since the
-                framework has checked them. Nothing asks for an approval so far, so it is not stored either.
+            schema: the JSON schema of the arguments. It is neither enforced, since the framework has checked them, nor
+                stored.
             provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread from what the function returned; by default as for a tool.
             deadline_s: seconds after which the call is closed; None for the configured deadline.
+            ask: True: a person is asked whether it may be called, as for a tool with ``approve=True``.
 
         Returns:
             What the function returned, the object itself.
@@ -267,7 +300,7 @@ class AsyncTurn(_TurnBase):
         del schema
         async with self._boundary:
             gated = GatedTask(name, function, show, _deadline_s(deadline_s))
-            call = self._core.prepare_named(name, dict(arguments), gated, provider_id)
+            call = self._core.prepare_named(name, dict(arguments), gated, provider_id, ask=ask)
             result = await self._called(call)
             return gated.outcome(result)
 

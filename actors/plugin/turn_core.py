@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
@@ -35,8 +35,10 @@ from actors.messages import (
 )
 from actors.model import Address, Event, JsonObject, Message, Provenance, Role, Where
 from actors.plugin.answers import ANSWERS_OPEN_MAX
+from actors.plugin.asking import ASK, approval_of, question_of
 from actors.plugin.foreign import Made
 from actors.plugin.spawning import Spawn
+from actors.questions import Question
 from actors.saved import changed
 from actors.secrets import NOTHING, Withheld
 from actors.text import storable, storable_json
@@ -54,7 +56,7 @@ class PreparedCall(NamedTuple):
 
     `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
     `provider_id` is what the model calls the call; `where` is which side executes it. `answer` is the answer of the
-    model that it is a part of.
+    model that it is a part of. `question` is what it asks a person before it goes on.
     """
 
     tool: str
@@ -66,6 +68,7 @@ class PreparedCall(NamedTuple):
     provider_id: str | None = None
     where: Where = Where.DAEMON
     answer: str | None = None
+    question: Question | None = None
 
 
 class TurnCore:
@@ -85,6 +88,7 @@ class TurnCore:
         spawn: makes what spawns processes for the agent itself.
         wall: returns seconds since the epoch, UTC.
         saved: what runs of this agent had saved in the session when this run started.
+        asks: returns True if a call of a tool needs a person's approval.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class TurnCore:
         *,
         wall: Callable[[], float],
         saved: JsonObject | None = None,
+        asks: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._tell = tell
         self.address = address
@@ -121,6 +126,7 @@ class TurnCore:
         self._withhold = withhold
         self._wall = wall
         self._saved: JsonObject = saved or {}
+        self._asks = asks
         self._numbers = itertools.count(1)
         self._answer_numbers = itertools.count(1)
         self._answers_open = 0
@@ -229,10 +235,13 @@ class TurnCore:
         with self._lock:
             self._saved = changed(self._saved, changes)
 
-    def prepare_call(self, tool: str, arguments: JsonObject, made: Made | None = None) -> PreparedCall:
+    def prepare_call(
+        self, tool: str, arguments: JsonObject, made: Made | None = None, *, ask: bool = False
+    ) -> PreparedCall:
         """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit.
 
-        `made`: the tool, if the call brings its own. Whether the arguments fit is not checked then.
+        `made`: the tool, if the call brings its own. Whether the arguments fit is not checked then. `ask`: it needs a
+        person's approval in any case.
         """
         if not isinstance(tool, str):
             raise Invalid(
@@ -246,14 +255,29 @@ class TurnCore:
         arguments = storable_json(arguments)
         size = len(_encode(arguments))
         if size <= self._size_max and made is not None:
-            return PreparedCall(tool, arguments, size, None, made=made)
+            return self._approved(PreparedCall(tool, arguments, size, None, made=made), ask=ask)
         if size <= self._size_max:
             problem = self._check(tool, arguments)
             shown, secrets = self._withhold(tool, arguments)
-            return PreparedCall(tool, shown, size, problem, secrets)
+            return self._approved(PreparedCall(tool, shown, size, problem, secrets), ask=ask)
         # The model can read the problem; the session does not store the arguments.
         problem = f"the arguments of {tool} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
         return PreparedCall(tool, {}, 0, problem)
+
+    def _approved(self, call: PreparedCall, *, ask: bool) -> PreparedCall:
+        """Have a valid call ask whether it may start, if it needs that."""
+        if call.problem is not None or not (ask or self._asks(call.tool)):
+            return call
+        return call._replace(question=approval_of(call.tool, call.arguments))
+
+    def prepare_question(self, question: str, options: Sequence[str]) -> PreparedCall:
+        """Prepare a question to a person. Raises Invalid if it is none, or is too large."""
+        asked = question_of(question, options)
+        arguments: JsonObject = {"question": asked.text}
+        if asked.options:
+            arguments["options"] = list(asked.options)
+        arguments, size = self._bounded(arguments, "this question is too large", "ask less, or emit the rest as text")
+        return PreparedCall(ASK, arguments, size, None, question=asked)
 
     def prepare_named(
         self,
@@ -262,10 +286,12 @@ class TurnCore:
         made: Made | None,
         provider_id: object,
         where: Where = Where.DAEMON,
+        *,
+        ask: bool = False,
     ) -> PreparedCall:
         """Prepare a call that a model may have named, or that the agent's host executes; see `prepare_call`."""
         named = None if provider_id is None else storable(str(provider_id))[:PROVIDER_ID_MAX_CHARS]
-        return self.prepare_call(tool, arguments, made)._replace(provider_id=named, where=where)
+        return self.prepare_call(tool, arguments, made, ask=ask)._replace(provider_id=named, where=where)
 
     def request_call(self, call: PreparedCall) -> tuple[str, Future[ToolResult]]:
         """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""
@@ -298,6 +324,7 @@ class TurnCore:
                 call.provider_id,
                 call.where,
                 call.answer,
+                call.question,
             )
         )
         return call_id, reply

@@ -6,6 +6,10 @@ token and its part, before its permit leaves (after the commit). Each call gets 
 The calls of one answer of a model are one batch. Each is put on record as it is asked for, and none starts before the
 answer has ended: so the whole answer is on record before any effect of it. An invalid call is refused at once. If the
 answer is left, or its run is closed before, all of them are ended as not started.
+
+A call with a question waits for a person before all else. The first answer that comes while it waits stands. To a
+question of the agent it is the result; any other call is decided on if it is allowed. Whatever closes a call closes one
+that waits: it was not started, for that cause.
 """
 
 from __future__ import annotations
@@ -15,7 +19,16 @@ from typing import Final
 
 import msgspec
 
-from actors.events import AnswerEndedData, AnswerLeftData, ToolEndedData, ToolRequestedData, ToolStartedData
+from actors.errors import Invalid, NotFound, TooLarge
+from actors.events import (
+    AnswerEndedData,
+    AnswerLeftData,
+    CallAnsweredData,
+    CallWaitingData,
+    ToolEndedData,
+    ToolRequestedData,
+    ToolStartedData,
+)
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
 from actors.messages import AnswerLeft, CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
@@ -25,7 +38,8 @@ from actors.protocol import notes
 from actors.protocol.processes import Processes
 from actors.protocol.run_record import CallRecord, Part, RunRecord
 from actors.protocol.state import SessionState
-from actors.protocol.step import CloseCall, GivePermit, MakeWait, RefuseCall, ReturnCredit
+from actors.protocol.step import CloseCall, GiveAnswer, GivePermit, MakeWait, RefuseCall, ReturnCredit
+from actors.requests import Answer
 from actors.usage import Usage, of_answer
 
 ONE_CALL: Final = Usage(calls=1)
@@ -67,6 +81,7 @@ class Calls:
             arguments=request.arguments,
             state=CallState.REQUESTED,
             isolation=request.made.isolation if request.made else state.isolation.get(request.tool, Isolation.THREAD),
+            question=request.question,
         )
         # Of an answer that is over: another thread had begun to ask before its end.
         late = request.answer is not None and request.answer not in record.answers
@@ -90,8 +105,32 @@ class Calls:
         elif late:
             self._not_started(record, call, notes.ANSWER_OVER, at)
         elif answer is None:
-            return self._decide(record, call, at)
+            return self._begin(record, call, at)
         return None
+
+    def _begin(self, record: RunRecord, call: CallRecord, at: float) -> str | None:
+        """Let a valid call wait for a person, if it has a question; else decide on it. Returns as `_decide` does."""
+        question = call.row.question
+        if question is None:
+            return self._decide(record, call, at)
+        spent = self._calls_spent(record, call) if question.approval else None
+        if spent is not None:
+            # Nobody is asked about a call that cannot start.
+            return spent
+        call_id = call.row.call_id
+        call.row = msgspec.structs.replace(call.row, state=CallState.WAITING)
+        data = CallWaitingData(
+            call_id=call_id, question=question.text, options=question.options, approval=question.approval
+        )
+        self._state.event(data, record)
+        self._state.save_call(call)
+        self._state.step.now.append(MakeWait(record.id, call_id))
+        return None
+
+    def _calls_spent(self, record: RunRecord, call: CallRecord) -> str | None:
+        """Return why a run has to end that has no call left for this one; None: it has."""
+        others = sum(one.may_start for one in record.open_calls() if one is not call)
+        return self._state.budget(record).calls_spent(record.info.usage, others)
 
     def _decide(self, record: RunRecord, call: CallRecord, at: float) -> str | None:
         """Grant a valid call, let it wait for the barrier, or refuse it behind a strict one.
@@ -99,8 +138,7 @@ class Calls:
         Returns why the run has to end, if it has no call left; then nothing was decided, and its end closes the call.
         """
         state = self._state
-        others = sum(one.may_start for one in record.open_calls() if one is not call)
-        spent = state.budget(record).calls_spent(record.info.usage, others)
+        spent = self._calls_spent(record, call)
         if spent is not None:
             return spent
         if not state.barrier():
@@ -125,7 +163,7 @@ class Calls:
         for call in record.open_calls():
             if spent is None and call.answer == data.answer:
                 call.answer = None
-                spent = self._decide(record, call, at)
+                spent = self._begin(record, call, at)
         return spent
 
     def _cost(self, record: RunRecord, counts: Mapping[str, int]) -> str | None:
@@ -157,6 +195,43 @@ class Calls:
         """Return the credit of a report once this step is durable; a size of None took no credit."""
         if size is not None:
             self._state.step.later.append(ReturnCredit(run_id, size))
+
+    # ── What waits for a person ──────────────────────────────────────────────────────────────────────
+
+    def answered(self, answer: Answer, at: float) -> str | None:
+        """A person answers a call of the active run, which waits. Returns as `_decide` does.
+
+        Raises:
+            NotFound: no such call waits: it may be over, or have been answered.
+            Invalid: it does not say whether the call is allowed.
+            TooLarge: its content is.
+        """
+        state, record = self._state, self._state.active
+        call = None if record is None else record.calls.get(answer.call_id)
+        if record is None or call is None or not record.open or not call.waits_for_person:
+            state.dead_letter("answer", "no call waits for an answer", None, answer.call_id)
+            raise NotFound(
+                "no call waits for this answer",
+                expected="the id of a call that waits for a person",
+                got=answer.call_id,
+                remedy="it may have been answered or stopped: see the thread",
+            )
+        assert call.row.question is not None, "it waits for a person"
+        approval = call.row.question.approval
+        _check_answer(answer, approval, state.settings.content_max_bytes)
+        data = CallAnsweredData(call_id=answer.call_id, content=answer.content, allow=answer.allow, by=answer.origin)
+        state.event(data, record)
+        call.row = msgspec.structs.replace(call.row, state=CallState.REQUESTED)
+        if answer.allow is False:
+            self._not_started(record, call, notes.declined(answer.content), at)
+        elif approval:
+            state.save_call(call)
+            return self._decide(record, call, at)
+        else:
+            result = ToolResult(Outcome.FINISHED, answer.content)
+            self.end(record, call, result, at)
+            state.step.later.append(GiveAnswer(record.id, answer.call_id, result))
+        return None
 
     # ── The barrier ──────────────────────────────────────────────────────────────────────────────────
 
@@ -329,6 +404,24 @@ class Calls:
             call.row = msgspec.structs.replace(call.row, ended_at=at)
             record.trim()
         self._state.save_call(call)
+
+
+def _check_answer(answer: Answer, approval: bool, max_bytes: int) -> None:
+    if approval and answer.allow is None:
+        raise Invalid(
+            "this call asks whether it may start",
+            expected="allow=True or allow=False",
+            got="neither",
+            remedy="say it: Answer(call_id=…, allow=True)",
+        )
+    size = len(answer.content.encode())
+    if size > max_bytes:
+        raise TooLarge(
+            "the answer is too large",
+            expected=f"at most {max_bytes} bytes of UTF-8",
+            got=f"{size} bytes",
+            remedy="put it in a file that the agent can read, and answer with its name",
+        )
 
 
 def _closed(

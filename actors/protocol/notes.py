@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 GIVEN_UP: Final = "the agent stopped waiting for the call"
 ANSWER_LEFT: Final = "Not started: the answer that asked for it was cut off before its end."
 ANSWER_OVER: Final = "Not started: the answer that asked for it was over by then."
+DECLINED: Final = "Not started: the user declined"
 
 _WHO = {
     "session.new_message": "a new message took over",
@@ -63,6 +64,11 @@ def failure_note(error: str, effects: Sequence[Effect] = ()) -> str:
     """Return the note on a run whose agent failed: with what, and the agent's effects."""
     own = _begun("The agent itself", effects)
     return f"The run before this failed: {error}" + (f"\n{own.strip()}" if own else "")
+
+
+def declined(why: str) -> str:
+    """Return the words of a call that a person did not allow, or of a question that he did not answer."""
+    return f"{DECLINED}: {one_line(why)}" if why.strip() else f"{DECLINED}."
 
 
 def behind_barrier(parts: Iterable[Part]) -> str:

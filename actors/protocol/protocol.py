@@ -101,7 +101,7 @@ class Protocol:
         hosts = RunHosts(state, trees)
         runs = Runs(state, calls, trees, turns, deletion, hosts)
         stops = Stops(state, trees, turns, runs)
-        requests = Requests(state, Intake(state, turns, runs), stops, deletion)
+        requests = Requests(state, Intake(state, turns, runs), stops, runs, deletion)
         self.state = state
         self.trees = trees
         self.deletion = deletion

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 
-from actors.errors import NotFound
 from actors.kernel.future import ReplyFuture
 from actors.model import Provenance, Scope
 from actors.ports import KeptStop
 from actors.protocol.deletion import Deletion
 from actors.protocol.intake import Intake
+from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.step import AnswerRequest
 from actors.protocol.stops import Stops
@@ -35,10 +35,11 @@ from actors.requests import (
 class Requests:
     """Decides requests from outside."""
 
-    def __init__(self, state: SessionState, intake: Intake, stops: Stops, deletion: Deletion) -> None:
+    def __init__(self, state: SessionState, intake: Intake, stops: Stops, runs: Runs, deletion: Deletion) -> None:
         self._state = state
         self._intake = intake
         self._stops = stops
+        self._runs = runs
         self._deletion = deletion
 
     def decide(
@@ -86,13 +87,7 @@ class Requests:
             case Withdraw():
                 return self._intake.withdraw(request, at)
             case Answer():
-                self._state.dead_letter("answer", "no call waits for an answer", None, request.call_id)
-                raise NotFound(
-                    "no call waits for this answer",
-                    expected="the id of a call that waits for a person",
-                    got=request.call_id,
-                    remedy="the call may have been stopped: see the thread",
-                )
+                return self._runs.call_answered(request, at)
 
     # ── Deletion ─────────────────────────────────────────────────────────────────────────────────────
 

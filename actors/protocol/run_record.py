@@ -12,7 +12,7 @@ import itertools
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -46,6 +46,7 @@ AGENT = "agent"
 OUTPUT_KEPT_CHARS = 4096
 OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
+UNDECIDED: Final = frozenset({CallState.REQUESTED, CallState.WAITING})
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 KEPT_NOTE = "the session keeps it for the next run of its agent: Stop ends it"
 
@@ -242,13 +243,23 @@ class CallRecord:
 
     @property
     def waits(self) -> bool:
-        """True while it waits for the end of its answer, or for the barrier."""
-        return self.row.state == CallState.REQUESTED
+        """True while it waits for the end of its answer, for a person, or for the barrier."""
+        return self.row.state in UNDECIDED
+
+    @property
+    def waits_for_person(self) -> bool:
+        """True while it waits for a person."""
+        return self.row.state == CallState.WAITING
 
     @property
     def waits_for_barrier(self) -> bool:
         """True while it waits for the barrier alone."""
-        return self.waits and self.answer is None
+        return self.row.state == CallState.REQUESTED and self.answer is None
+
+    @property
+    def executed(self) -> bool:
+        """False once it has ended, and nothing has executed it: it was refused, or its result is a person's answer."""
+        return self.row.ended_at is None or self.row.how is not None
 
     @property
     def may_start(self) -> bool:
@@ -425,12 +436,13 @@ class RunRecord:
                 del self.calls[part_id]
 
     def _trim_refused(self) -> None:
-        """Forget the oldest refused calls: they ended without a part, and are in no receipt."""
+        """Forget the oldest calls that were refused, or were questions: they have no part, and are in no receipt."""
         if len(self.calls) <= PARTS_KEPT_MAX:
             return
         refused = [key for key, call in self.calls.items() if not call.open and key not in self.parts]
         for key in refused[: len(self.calls) - PARTS_KEPT_MAX]:
-            self.effects = self.effects or self.calls[key].row.outcome != Outcome.NOT_STARTED
+            call = self.calls[key]
+            self.effects = self.effects or (call.executed and call.row.outcome != Outcome.NOT_STARTED)
             del self.calls[key]
 
     def restore_from(self, receipt: Receipt) -> None:
@@ -526,8 +538,8 @@ def restored(
             # It is not known whether a granted call has begun, so it counts as started.
             call.cell = Cell()
             call.cell.start()
-        if row.state == CallState.REQUESTED or (row.ended_at is not None and row.how is None):
-            # It waited for its permit, or was refused: nothing executed it.
+        if row.state in UNDECIDED or not call.executed:
+            # It waited for a person or its permit, was refused, or a person's answer was its result.
             continue
         holds = row.isolation is not Isolation.TASK
         part = Part(row.call_id, PartKind.CALL, row.tool, None, holds, started_at=row.started_at)

@@ -44,7 +44,7 @@ from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import AdoptRun, HaltRun, OpenBarrier, ReturnCredit, ShowEphemeral, StartRun
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
-from actors.requests import NewMessage
+from actors.requests import Answer, Answered, NewMessage
 from actors.run_status import RunStatus
 
 ADOPTIONS_MAX: Final = 3
@@ -201,6 +201,13 @@ class Runs:
         """The agent asks for a call; its run ends if it has none left."""
         self._end_if_spent(self._calls.requested(request))
 
+    def call_answered(self, answer: Answer, at: float) -> Answered:
+        """A person answers a call that waits; its run ends if it has no call left. Raises as `Calls.answered` does."""
+        record = self._state.active
+        self._end_if_spent(self._calls.answered(answer, at))
+        assert record is not None, "a call of it was answered"
+        return Answered(answer.call_id, record.id)
+
     def answer_left(self, report: AnswerLeft) -> None:
         """The agent left an answer; its run ends if that has cost too much."""
         self._end_if_spent(self._calls.answer_left(report))
@@ -320,7 +327,7 @@ class Runs:
             record.effects
             or spawned
             or any(
-                call.row.outcome not in (None, Outcome.NOT_STARTED)
+                call.executed and call.row.outcome not in (None, Outcome.NOT_STARTED)
                 if call.cell is None
                 else call.cell.state in (CellState.CLOSED, CellState.FINISHED)
                 for call in record.calls.values()

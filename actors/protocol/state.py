@@ -30,6 +30,7 @@ from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT, CallRecord, Part, RunRecord
 from actors.protocol.step import KeepDeadLetter, Step
 from actors.protocol.stop_receipt import StopReceipt
+from actors.questions import Asking
 from actors.run_status import RunStatus
 from actors.saved import Saved
 from actors.thread import Thread
@@ -225,6 +226,17 @@ class SessionState:
             refused=refused,
             owned=tuple(self.owned),
             usage=self.usage,
+            asking=self._asking(),
+        )
+
+    def _asking(self) -> tuple[Asking, ...]:
+        """What waits for a person, in the order in which it was asked for."""
+        calls = self.active.open_calls() if self.active is not None else ()
+        waiting = [(call.row, call.row.question) for call in calls if call.waits_for_person]
+        return tuple(
+            Asking(row.call_id, row.tool, asked.text, asked.options, asked.approval)
+            for row, asked in waiting
+            if asked is not None
         )
 
     # ── The barrier ──────────────────────────────────────────────────────────────────────────────────

@@ -60,6 +60,14 @@ class GivePermit(Struct, frozen=True):
     token: CancelToken
 
 
+class GiveAnswer(Struct, frozen=True):
+    """Give a run a person's answer, which is the result of a call."""
+
+    run_id: str
+    call_id: str
+    result: ToolResult
+
+
 class GiveSpawn(Struct, frozen=True):
     """Let a process be spawned. Its cell refuses the spawn if there was a fence meanwhile."""
 
@@ -174,6 +182,7 @@ Later: TypeAlias = (
     | StartRun
     | OpenBarrier
     | GivePermit
+    | GiveAnswer
     | GiveSpawn
     | GiveSteering
     | ReturnCredit
@@ -224,7 +233,10 @@ class CloseCall(Struct, frozen=True):
 
 
 class MakeWait(Struct, frozen=True):
-    """Tell a run that a call waits for the barrier, or a spawn of the agent's own. The run's deadline is suspended."""
+    """Tell a run that a call waits for the barrier or for a person, or a spawn of the agent's own for the barrier.
+
+    The run's deadline is suspended.
+    """
 
     run_id: str
     call_id: str

@@ -14,6 +14,8 @@ from actors.ids import new_request_id
 from actors.model import SessionStatus, WithdrawOutcome
 from actors.requests import (
     Accepted,
+    Answer,
+    Answered,
     Delete,
     Deleted,
     NewMessage,
@@ -28,6 +30,7 @@ from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheService,
 from supervisor.http.service import decoded, within
 from supervisor.wire import (
     AllStopped,
+    AnswerBody,
     DeleteBody,
     MessageBody,
     ResumeBody,
@@ -160,6 +163,18 @@ async def withdraw_message(
     return withdrawn
 
 
+@post("/v1/sessions/{session:str}/answer", summary="Answer a call that waits", status_code=200, responses=WRITE)
+async def answer_call(
+    service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[AnswerBody]
+) -> Answered:
+    """Answer a call that waits for a person. It is refused if none of that id waits: the first answer stands."""
+    body = await exact(request, data)
+    handle = await service.known(session)
+    answered = await service.ask(handle.aio, Answer(**_given(body)))
+    assert isinstance(answered, Answered)
+    return answered
+
+
 @get("/v1/sessions/{session:str}/thread", summary="The messages of a session", responses=READ)
 async def session_thread(
     service: TheService,
@@ -258,6 +273,7 @@ SESSIONS = Router(
         stop_session,
         resume_session,
         withdraw_message,
+        answer_call,
         session_thread,
         session_attachment,
         session_waiting,

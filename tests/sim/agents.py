@@ -17,6 +17,8 @@ A message is a list of words, done one after the other:
     many=9         a tool that runs nine processes, one after the other
     crowd=4        a tool that starts four processes at once, as far as it may, and returns
     limit=0.5      a call of `write` that takes 1 s, under a time limit of the agent's own; it goes on when that is over
+    ask            asks a person; ``ask=2`` waits for 2 s at most
+    allowed=2      as write, by a tool that a person has to allow
     both=1         two calls of `write` at once
     answer=0.5     an answer of a model, with thinking, texts and three calls: two of `write`, and a bad one
     answer_left=1  the same, left by an exception at its end
@@ -59,6 +61,7 @@ from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.plugin.turn import AsyncTurn
 from actors.plugin.turn_core import PreparedCall
+from tests.sim.asking import asked
 from tests.sim.bounds import PATIENT_S
 from tests.sim.model_answers import answered
 from tests.sim.watch import Watch
@@ -168,21 +171,20 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await turn.progress(of=run)
         case "sleep":
             await asyncio.sleep(float(value))
-        case "write" | "deaf" | "late" | "patient" | "guard" | "proc":
+        case "write" | "deaf" | "late" | "patient" | "guard" | "proc" | "allowed":
             tool = "write" if name == "proc" and not hasattr(turn, "host") else name
             await turn.call(tool, seconds=float(value), of=run)
         case "gate" if not hasattr(turn, "host"):
             await _gated(speaker, watch, float(value))
         case "gate" | "foreign":
             await _foreign(speaker, watch, float(value))
+        case "ask":
+            await asked(turn, watch, float(value) if value else None)
         case "limit":
             await _limited(turn, speaker, watch, float(value))
-        case "both":
-            await asyncio.gather(
-                turn.call("write", seconds=float(value), of=run), turn.call("write", seconds=0.1, of=run)
-            )
-        case "fan":
-            await asyncio.gather(*(turn.call("write", seconds=0.1, of=run) for _ in range(int(value))))
+        case "both" | "fan":
+            times = [float(value), 0.1] if name == "both" else [0.1] * int(value)
+            await asyncio.gather(*(turn.call("write", seconds=seconds, of=run) for seconds in times))
         case "many" | "crowd":
             await turn.call(name, number=int(value), of=run)
         case "answer" | "answer_left":
@@ -468,6 +470,16 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
 
     patient.deadline_s = PATIENT_S  # type: ignore[attr-defined]  # as the decorator does
 
+    async def allowed(seconds: float, token: AsyncCancelToken, fence: str, of: str = "") -> str:
+        """As `write`; it needs a person's approval."""
+        with inside(fence):
+            await asyncio.sleep(seconds)
+            if effects is not None and not token.cancelled:
+                effects.write(fence)
+        return "written"
+
+    allowed.approve = True  # type: ignore[attr-defined]  # as the decorator does
+
     async def many(number: int, spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Run processes, one after the other."""
         with inside(fence):
@@ -516,7 +528,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, tidy, late, guard, deaf, run, patient, many, crowd, leave, serve, hand, fail]
+    return [write, tidy, late, guard, deaf, run, patient, allowed, many, crowd, leave, serve, hand, fail]
 
 
 async def proc(seconds: float, of: str = "") -> str:

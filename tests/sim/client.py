@@ -22,7 +22,7 @@ from actors.hierarchy.tool import ToolActor
 from actors.kernel.actor import Actor
 from actors.model import Event, Owner
 from actors.ports import Settings
-from actors.requests import Accepted, Delete, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
+from actors.requests import Accepted, Answer, Delete, NewMessage, OutsideRequest, Resume, Stop, Stopped, Withdraw
 from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.disk import was_released
@@ -148,7 +148,7 @@ class Client:
                 # Over a channel of its own, which may be slower than the others.
                 session = self._session
                 world.clock.call_at(world.clock.monotonic() + delay, lambda: self._arrive(world, session, inner))
-            case ("new" | "stop" | "withdraw" | "resume" | "delete" | "repeat" | "restop" | "reuse", *_):
+            case ("new" | "stop" | "withdraw" | "resume" | "answer" | "delete" | "repeat" | "restop" | "reuse", *_):
                 request = self._request(op)
                 if request is not None:
                     self._send(request)
@@ -222,6 +222,12 @@ class Client:
                 return Withdraw(id=self._id(), message_id=messages[which % len(messages)].id) if messages else None
             case ("resume",):
                 return Resume(id=self._id())
+            case ("answer", int(which), allow):
+                # Of those that the client has heard of the newest are the first: others are over, or of another run.
+                asked = [one for one in self.world.disk.events(self._session) if one.kind == "call.waiting"]
+                call_id = asked[-1 - which % len(asked)].data["call_id"] if asked else "call_of_nobody"
+                made = self._id()
+                return Answer(id=made, call_id=call_id, content=f"as {made} says", allow=allow)
             case ("delete",):
                 return Delete(id=self._id(), source="user.test", reason="as the script says")
             case ("repeat", int(which)):
@@ -402,6 +408,7 @@ class Client:
                 )
             elif isinstance(outcome, msgspec.Struct) and getattr(outcome, "durable", True):
                 answers[asked.request.id] = outcome
+        laws.asking.check_answers(answers.values())
         accepted = set()
         for answer in answers.values():
             if isinstance(answer, Accepted):

@@ -15,6 +15,7 @@ from actors.plugin.rendering import render_anthropic, render_openai
 from actors.run_status import TERMINAL, TRANSITIONS, RunStatus
 from actors.thread import Thread
 from tests.provider_checker import check_anthropic, check_openai
+from tests.sim.asking import AskingLaws
 from tests.sim.model_answers import ModelAnswerLaws
 
 SPOKEN: Final = frozenset(
@@ -25,6 +26,8 @@ SPOKEN: Final = frozenset(
         "block",
         "text",
         "tool.requested",
+        "call.waiting",
+        "call.answered",
         "tool.started",
         "tool.output",
         "process.started",
@@ -83,6 +86,7 @@ class LogLaws:
         self.forced: dict[str | None, set[str]] = {}
         self.said: dict[str, int] = {}
         self.answers = ModelAnswerLaws()
+        self.asking = AskingLaws()
         self.thread = Thread() if fold else None
         self._checked: list[Message] = []
 
@@ -104,6 +108,7 @@ class LogLaws:
         assert not source or source in INSIDE_SOURCES or source.startswith(OUTSIDE_SOURCES), (
             f"{source} is no source (L5)"
         )
+        self.asking.take(event)
         run = event.run_id
         match event.kind:
             case "run.started":

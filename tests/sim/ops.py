@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from random import Random
 from typing import Final
 
@@ -79,9 +79,22 @@ def op_of_stops(random: Random, settings: Settings) -> Op:
     return random.choices(kinds, [weight for weight, _ in draws])[0](random)
 
 
+def with_answers(random: Random, script: Iterable[Op]) -> Iterator[Op]:
+    """Have a person answer now and then: what was asked last, or before, or what does not wait any more."""
+    for op in script:
+        yield op
+        while random.random() < 0.4:
+            answer: Op = ("answer", random.choice((0, 0, 0, 0, 1, 2)), random.choice((True, True, False, None)))
+            if random.random() < 0.15:
+                answer = ("at", "t", answer)
+            if random.random() < 0.15:
+                answer = ("later", random.choice((0.0, 0.001, 0.5)), answer)
+            yield answer
+
+
 def asks(op: Op) -> bool:
     """True if an op sends a request to a session."""
-    return op[0] in ("new", "stop", "withdraw", "resume", "delete", "repeat", "restop", "reuse")
+    return op[0] in ("new", "stop", "withdraw", "resume", "answer", "delete", "repeat", "restop", "reuse")
 
 
 def _news(random: Random) -> Op:

@@ -87,6 +87,16 @@ def answered(random: Random, content: str) -> str:
     return " ".join(words)
 
 
+def asking(random: Random, content: str) -> str:
+    """Have most words that say, call or wait ask a person, or call what a person has to allow."""
+    words = []
+    for word in content.split():
+        name = word.partition("=")[0]
+        asks = name in ("say", "write", "sleep", "late", "deaf", "gate", "limit") and random.random() < 0.6
+        words.append(random.choice(("ask", "ask=2", "allowed=0.5", "allowed=3")) if asks else word)
+    return " ".join(words)
+
+
 def to_the_limit(random: Random, op: Op) -> Op:
     """Have every other op that sends a message send one that goes beyond a limit."""
     match op:

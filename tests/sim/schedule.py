@@ -77,6 +77,9 @@ ANSWERED: Final = 0.2
 BUDGETED: Final = 0.2
 """In how many schedules runs have a budget."""
 
+ASKING: Final = 0.15
+"""In how many schedules agents ask a person, who answers, or not, or late."""
+
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
 
@@ -181,6 +184,10 @@ def draw(seed: int) -> Schedule:
     answered = Random(f"answered {seed}")
     if answered.random() < ANSWERED:
         drawn = _in_messages(drawn, partial(rewriting.answered, answered))
+    asking = Random(f"asking {seed}")
+    if asking.random() < ASKING:
+        drawn = _in_messages(drawn, partial(rewriting.asking, asking))
+        drawn = replace(drawn, script=tuple(ops.with_answers(asking, drawn.script)))
     budgeted = Random(f"budgeted {seed}")
     return _budgeted(budgeted, drawn) if budgeted.random() < BUDGETED else drawn
 

@@ -63,6 +63,29 @@ def send(
     )
 
 
+@click.command()
+@session_needed
+@click.argument("call", help="The id of the call, as ps shows it.")
+@click.argument("text", default="", help="The answer; or the reason, with --decline.")
+@click.option("--allow/--decline", default=None, help="Whether the call may start; --decline: do not answer.")
+@identity
+@click.option("--origin", metavar="NAME", default="user", help="Who answers.")
+@common()
+def answer(
+    options: Common, session: str, call: str, text: str, allow: bool | None, identity: str | None, origin: str
+) -> int:
+    """Answer a call that waits for a person.
+
+    A question needs TEXT; a tool that asks for approval needs --allow or --decline. ps lists the calls that wait.
+    """
+    from actors.ids import new_request_id
+    from actors.requests import Answer
+    from supervisor.console.commands.answer import send_answer
+
+    sent = Answer(call_id=call, content=text, allow=allow, origin=origin, id=identity or new_request_id())
+    return send_answer(options.endpoint(), session, sent, as_json=options.as_json)
+
+
 def _ending(reason: str) -> Decorator:
     """Return the options of a command that ends runs; `reason` is the default of `--reason`."""
     return together(

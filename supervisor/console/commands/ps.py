@@ -93,6 +93,8 @@ def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
     yield _TreeLine(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
     for call in run.calls:
         what = f"call {head(call.tool, 30)} · {call.state} · {call.call_id}"
+        if call.question:
+            what += f" · {head(call.question, 80)}"
         yield _TreeLine(2, what, tuple(call.processes), age_s=_since(call.started_at) if served else None)
         yield from _processes(call.processes, 3)
     if run.processes:

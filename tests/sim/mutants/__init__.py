@@ -7,6 +7,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
     runs.py           what the protocol decides about runs and their calls
     parts.py          what the protocol decides about processes, and about reports that something has ended
     model_answers.py  what is decided about the calls of a model's answer, and what is rendered of it
+    asking.py         what calls wait for a person, and what becomes of them
     requests.py       what the protocol decides about requests: messages and their queue, Stops, deletion
     usage.py          what is counted of runs, and their budgets
     sessions.py       what the protocol keeps of a session, and how it restores it
@@ -18,6 +19,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
 
 from typing import Final
 
+from tests.sim.mutants.asking import ASKING
 from tests.sim.mutants.daemon import DAEMON
 from tests.sim.mutants.gates import GATES
 from tests.sim.mutants.model_answers import MODEL_ANSWERS
@@ -38,6 +40,7 @@ MUTANTS: Final = (
     *RUNS,
     *PARTS,
     *MODEL_ANSWERS,
+    *ASKING,
     *REQUESTS,
     *USAGE,
     *SESSIONS,

@@ -102,7 +102,7 @@ class RecordLaws:
         for run in batch.runs:
             self._run_row(run)
         for call in batch.calls:
-            if call.state != "requested":
+            if call.state not in ("requested", "waiting"):
                 # Remembered also where the session is deleted since then: what is under way finds its gate shut.
                 self._seen.granted.add(call.call_id)
             returned = call.call_id in self._seen.left and not (self._seen.crashes or self._seen.restarts)

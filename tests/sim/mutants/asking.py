@@ -1,0 +1,39 @@
+"""Mutants of questions and approvals: what calls wait for a person, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from actors.hierarchy.batches import Batches
+from actors.protocol.calls import Calls
+from tests.sim.mutants.mutant import at_once, mutant
+
+ASKING: Final = (
+    mutant(
+        "a tool is called before it is allowed",
+        "L2",
+        Calls,
+        "_begin",
+        "if question is None:",
+        "if question is None or question.approval:",
+    ),
+    mutant("a tool is called that was declined", "L2", Calls, "answered", "if answer.allow is False:", "if False:"),
+    mutant(
+        "a call is answered that does not wait any more",
+        "L10",
+        Calls,
+        "answered",
+        "or not call.waits_for_person:",
+        "or not call.open:",
+    ),
+    mutant(
+        "a Stop says that the user declined what waited",
+        "L5",
+        Calls,
+        "close_all",
+        "self.end(record, call, _closed(record, call, state, finished, cause), at)",
+        "self.end(record, call, ToolResult(Outcome.NOT_STARTED, notes.declined('')) if call.waits_for_person "
+        "else _closed(record, call, state, finished, cause), at)",
+    ),
+    mutant("an agent has an answer before it is durable", "L12", Batches, "send_step", *at_once("GiveAnswer")),
+)
