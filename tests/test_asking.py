@@ -250,6 +250,38 @@ def test_the_calls_of_an_answer_ask_when_it_has_ended(kit: Kit) -> None:
     assert kinds.index("answer.ended") < kinds.index("call.waiting")
 
 
+def test_a_budget_of_calls_counts_what_is_allowed_and_nobody_is_asked_in_vain(kit: Kit) -> None:
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.ask("Which one?")
+        await asyncio.gather(turn.call("remove", path="a"), turn.call("remove", path="b"))
+
+    session = kit.session(agent, tools=[remove], max_calls=1)
+    run_id = say(session)
+    answer(session, waits(session), "both")
+    until(lambda: len(session.status().asking) == 2)
+    first, second = session.status().asking
+    answer(session, first.call_id, allow=True)
+    until(lambda: "tool.started" in of_calls(log(session)))
+    answer(session, second.call_id, allow=True)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert session.run(run_id).status == RunStatus.EXPIRED
+    ended = {event.data["call_id"]: event.data for event in check_rest(session) if event.kind == "tool.ended"}
+    assert ended[second.call_id]["outcome"] == "not_started"
+    assert "1 are its limit" in ended[second.call_id]["content"]
+    kit.close()
+
+    async def again(turn: AsyncTurn) -> None:
+        for path in ("a", "b"):
+            await turn.call("remove", path=path)
+
+    session = kit.session(again, name="s2", tools=[remove], max_calls=1)
+    run_id = say(session)
+    answer(session, waits(session), allow=True)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert session.run(run_id).status == RunStatus.EXPIRED
+    assert [event.kind for event in check_rest(session)].count("call.waiting") == 1
+
+
 def test_a_question_whether_a_tool_may_be_called_says_if_it_does_not_show_everything() -> None:
     assert approval_of("sh\nell", {"script": "a\nb"}).text == 'May sh\\nell be called with {"script":"a\\nb"}?'
     text = approval_of("shell", {"script": "x" * 5_000 + "rm -rf /"}).text

@@ -378,7 +378,7 @@ class Calls:
         provenance: Provenance | None = None,
     ) -> None:
         """Give a call its one result in the log."""
-        if result.outcome != Outcome.NOT_STARTED and call.row.state != CallState.STARTED:
+        if result.outcome != Outcome.NOT_STARTED and call.row.state == CallState.GRANTED:
             # It had begun, and the report of that is not here yet, or is never to come.
             self._state.use(record, ONE_CALL)
         effects = call.row.effects

@@ -17,7 +17,7 @@ USAGE: Final = (
         "calls that may start and have not are not counted",
         "L14",
         Calls,
-        "_decide",
+        "_calls_spent",
         "calls_spent(record.info.usage, others)",
         "calls_spent(record.info.usage, 0)",
     ),
@@ -35,7 +35,7 @@ USAGE: Final = (
         "L6",
         Calls,
         "end",
-        "and call.row.state != CallState.STARTED:",
+        "and call.row.state == CallState.GRANTED:",
         "and True:",
     ),
     mutant(

@@ -57,6 +57,9 @@ class UsageLaws:
                 # Not by the budget's own methods: they are what is checked.
                 if budget.max_tokens is not None and tokens[run].tokens > budget.max_tokens:
                     self._spent.add(run)
+            case "tool.requested" | "tool.ended" if event.data["tool"] == "ask":
+                # A question to a person: nothing executes it.
+                pass
             case "tool.requested":
                 self._asked[run] += 1
             case "tool.started":
