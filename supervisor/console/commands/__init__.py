@@ -1,6 +1,6 @@
 """The commands, one a file, by name; and the checks of `doctor`.
 
-send.py stop.py (and `kill`) events.py logs.py sessions.py thread.py runs.py receipts.py ps.py why.py
+send.py answer.py stop.py (and `kill`) events.py logs.py sessions.py thread.py runs.py receipts.py ps.py why.py
 agents.py        the agents of a daemon, and their reload
 trial.py         `agents try`: one message to one agent, without a daemon
 agent_check.py   the findings of `config check` about agents
