@@ -89,6 +89,10 @@ class Inside:
         for _ in range(events):
             self._credit.give(10)
 
+    def waits_for_credit(self) -> bool:
+        """True while something waits for credit."""
+        return bool(self._credit._waiters)
+
     def cancel(self) -> None:
         """End the run."""
         self._token.cancel(msgspec.convert(STOPPED, Provenance))
@@ -159,6 +163,10 @@ class InHost:
     def give(self, events: int) -> None:
         """Give credit back."""
         self._run.credit.give(events, 0)
+
+    def waits_for_credit(self) -> bool:
+        """True while something waits for credit."""
+        return bool(self._run.credit._waiters)
 
     def cancel(self) -> None:
         """End the run."""

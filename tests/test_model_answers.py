@@ -6,6 +6,7 @@ The first tests are of the turn alone: in the supervisor's process, and of the P
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,52 @@ def test_a_part_that_waits_for_credit_while_its_answer_ends_is_refused_and_costs
         await asyncio.wait_for(turn.emit("behind"), WAIT_S)
 
     asyncio.run(scene())
+
+
+def test_a_call_that_waits_for_credit_while_its_answer_ends_is_not_requested_and_costs_nothing(place: Any) -> None:
+    async def scene() -> None:
+        parent = place(events=1)
+        turn = parent.aio()
+        answer = await turn.answer(provider="p").__aenter__()
+        call = answer.call("t", {})
+        late = asyncio.create_task(answer.text("late"))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await answer.__aexit__(ConnectionError, ConnectionError(), None)
+        parent.give(1)
+        with pytest.raises(parent.errors.Invalid):
+            await late
+        with pytest.raises(parent.errors.Invalid):
+            await call
+        assert kinds(parent) == ["answer.begin", "answer.leave"]
+        await asyncio.wait_for(turn.emit("behind"), WAIT_S)
+
+    asyncio.run(scene())
+
+
+def test_a_call_from_another_thread_that_waits_for_credit_while_its_answer_ends_is_refused(place: Any) -> None:
+    parent = place(events=2)
+    turn = parent.turn()
+    answer = turn.answer(provider="p").__enter__()
+    turn.emit("it takes the credit")
+    raised: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            answer.call("t", {})
+        except parent.errors.CountermandError as error:
+            raised.append(error)
+
+    other = threading.Thread(target=ask)
+    other.start()
+    until(parent.waits_for_credit, "the wait for credit")
+    answer.__exit__(ConnectionError, ConnectionError(), None)
+    parent.give(1)
+    other.join(WAIT_S)
+    assert [type(error) for error in raised] == [parent.errors.Invalid]
+    assert kinds(parent) == ["answer.begin", "emit", "answer.leave"]
+    assert parent.open_answers() == 0
+    turn.emit("behind")
 
 
 def test_l8_after_the_end_of_the_run_each_method_of_an_answer_raises(place: Any) -> None:

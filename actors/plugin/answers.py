@@ -157,13 +157,17 @@ class AnswerBase:
         self._closed()
 
     def _part(self, data: Emitted, size: int) -> None:
-        """Send a part whose credit was taken. Another task or thread may have ended the answer during that wait."""
+        """Send a part whose credit was taken."""
+        self._check_still_open(size)
+        self.core.said(data, size)
+
+    def _check_still_open(self, size: int) -> None:
+        """As `_check_open`, behind a wait for credit: another task or thread may have ended the answer meanwhile."""
         try:
             self._check_open()
         except Invalid:
             self.core.credit.give(size)
             raise
-        self.core.said(data, size)
 
     def _text(self, piece: str) -> tuple[Emitted, int]:
         return TextData(text=piece, answer=self.id), len(piece.encode())
@@ -293,6 +297,7 @@ class ModelAnswer(AnswerBase):
         """Ask for a call; as in `AsyncModelAnswer`, and `ModelCall.result` waits for its result."""
         call = ModelCall(self, self._prepared(tool, arguments, provider_id))
         self._spend(call.size)
+        self._check_still_open(call.size)
         call.send()
         return call
 
@@ -401,6 +406,10 @@ class AsyncModelAnswer(AnswerBase):
         self._unsent.append(call)
         return call
 
+    def _leave(self) -> None:
+        super()._leave()
+        self._unsent.clear()
+
     async def _say(self, data: Emitted, size: int) -> None:
         await self._spend(size)
         self._part(data, size)
@@ -415,5 +424,5 @@ class AsyncModelAnswer(AnswerBase):
                 del self._unsent[0]
                 call.send()
             else:
-                # Another task has sent it meanwhile.
+                # Another task has sent it meanwhile, or the answer was left.
                 self.core.credit.give(call.size)

@@ -16,6 +16,7 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     model_answers.py  what it says as the answer of a model, and what a log with that has to satisfy
     asking.py      what it asks a person, and what a log with answers has to satisfy
     hosts.py       SimHosts: agents and tools in processes of their own
+    host_answers.py  the answers of models from there, frame by frame
     host_guards.py  HostGuard: a guard of an agent in a host
     client.py      Client: what a client does, and what it may expect
     ops.py         the steps of a script: drawn one by one, or several that have to happen together

@@ -5,7 +5,8 @@ what reads a host's frames does. Words to it take their time: that it is to run,
 answer may be late, or never come; and it may die at each word that it says. Where its command has exited its code does
 not go on, and what it would have said is said to nobody.
 
-One that is kept may have something left of an earlier run, which speaks under the fence of that run.
+One that is kept may have something left of an earlier run, which speaks under the fence of that run. One may lie about
+the answers of models (`host_answers`): then it is cut off.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,6 +29,7 @@ from actors.plugin.execution import AgentDone
 from actors.plugin.turn import AsyncTurn
 from actors.plugin.turn_core import TurnCore
 from actors.ports import SpawnSpec
+from tests.sim.host_answers import LIES, AnsweringTurn
 from tests.sim.host_guards import HostGuard
 from tests.sim.ids import SimIds
 from tests.sim.processes import SimProcesses
@@ -71,6 +74,7 @@ class Host:
     core: TurnCore | None = None
     finish: Finish | None = None
     cancelled: bool = False
+    cut_off: bool = False
     old: bool = False
     unwanted: bool = False
     task: asyncio.Task[None] | None = None
@@ -98,12 +102,10 @@ class Host:
             finish(asyncio.CancelledError() if task.cancelled() else error or task.result())
 
 
-class HostTurn(AsyncTurn):
+class HostTurn(AnsweringTurn):
     """The turn of an agent in a host."""
 
-    def __init__(self, core: TurnCore, host: Host) -> None:
-        super().__init__(core)
-        self.host = host
+    host: Host
 
     def guard(self, name: str, watch: Watch) -> HostGuard:
         """The guard of the host's token."""
@@ -137,6 +139,7 @@ class SimHosts:
         self._random = Random(hosting.seed if hosting is not None else 0)
         # Of a source of its own: what else is drawn stays what it was.
         self._unwanted = Random(f"unwanted {hosting.seed if hosting is not None else 0}")
+        self._lies = Random(f"lies {hosting.seed if hosting is not None else 0}")
         self._loop = loop
         self._processes = processes
         self._ids = ids
@@ -304,8 +307,8 @@ class SimHosts:
         say = core._tell
 
         def tell(message: object) -> None:
-            # Of a host that has died nothing is said any more.
-            if not host.exited:
+            # Of a host that has died, or was cut off, nothing is said any more.
+            if not host.exited and not host.cut_off:
                 say(message)
                 if self._draw(host.random, DIES):
                     self._soon(self._dies, host)
@@ -319,7 +322,9 @@ class SimHosts:
     async def _agent(self, host: Host, core: TurnCore) -> None:
         try:
             code = self._tool if host.agent.startswith("tool ") else self._code
-            done = AgentDone(How.RETURNED, await code(HostTurn(core, host)), None)
+            lies = self._draw(self._lies, LIES)
+            turn = HostTurn(core, host, self._watch, partial(self._broke_protocol, host) if lies else None)
+            done = AgentDone(How.RETURNED, await code(turn), None)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -374,6 +379,13 @@ class SimHosts:
         for task in (host.task, *host.open):
             if task is not None and not task.done() and not core.token.was_raised_in(task) and not task.cancelling():
                 task.cancel()
+
+    def _broke_protocol(self, host: Host, what: str) -> None:
+        """It is cut off: its run fails, and the owner of its tree ends that."""
+        if not host.exited and not host.cut_off:
+            host.cut_off = True
+            self._fail(host, f"host.protocol: the host of agent {host.agent} broke the protocol: {what}")
+            self._soon(self._dies, host)
 
     def _dies(self, host: Host) -> None:
         if not host.exited:

@@ -8,6 +8,7 @@ from actors.plugin import rendering
 from actors.plugin.turn_core import TurnCore
 from actors.protocol.calls import Calls
 from actors.protocol.turns import Turns
+from supervisor.hosts.answers import HostAnswers
 from tests.sim.mutants.mutant import mutant
 
 MODEL_ANSWERS: Final = (
@@ -67,5 +68,38 @@ MODEL_ANSWERS: Final = (
         "said",
         "if not isinstance(data, TypingData | ProgressData):",
         "if isinstance(data, TextData):",
+    ),
+    # ── From hosts ──
+    mutant(
+        "the answer of a host stays open behind its end",
+        "L6",
+        HostAnswers,
+        "part",
+        "    del self._open[params.answer]\n",
+        "",
+    ),
+    mutant(
+        "a call from a host is no part of its answer",
+        "L6",
+        HostAnswers,
+        "of_call",
+        "return self._of(call.answer).id",
+        "return None",
+    ),
+    mutant(
+        "a text from a host is no part of its answer",
+        "L6",
+        HostAnswers,
+        "text",
+        "None if number is None else self._of(number).id",
+        "None",
+    ),
+    mutant(
+        "the session does not hear that a host left an answer",
+        "L2",
+        HostAnswers,
+        "leave",
+        "self._of(params.answer).left(params)",
+        "self._of(params.answer)",
     ),
 )
