@@ -49,7 +49,7 @@ def commit(run: OneRun) -> None:
         run.credit.give(SETTINGS.credit_bytes)
 
 
-def test_the_parts_of_an_answer_are_told_in_their_order_under_one_id(hosts: Hosting) -> None:
+def test_the_parts_of_an_answer_are_recorded_in_their_order_under_one_id(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     own = {"fence": run.fence, "answer": 7}
     frames: list[dict[str, Any]] = [
@@ -81,7 +81,7 @@ def test_the_parts_of_an_answer_are_told_in_their_order_under_one_id(hosts: Host
     assert run.told[5].data.answer != answer
 
 
-def test_a_call_of_an_answer_names_it_whoever_executes_it(hosts: Hosting) -> None:
+def test_a_call_of_an_answer_names_it_in_the_daemon_and_in_the_host(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     tree.host.note("answer.begin", fence=run.fence, answer=1)
     number = tree.host.request("call", fence=run.fence, tool="shell", answer=1, provider_id="toolu_1")
@@ -101,7 +101,7 @@ def test_a_call_of_an_answer_names_it_whoever_executes_it(hosts: Hosting) -> Non
     assert execution.end().content == "done"
 
 
-def test_an_answer_that_is_left_is_told_and_costs_no_credit(hosts: Hosting) -> None:
+def test_an_answer_that_is_left_is_reported_and_costs_no_credit(hosts: Hosting) -> None:
     tree, run, _ = hosts.running(can=["credit"])
     for number in range(SETTINGS.credit_events):
         tree.host.note("answer.begin", fence=run.fence, answer=number + 1)
@@ -184,7 +184,7 @@ def lie(tree: Tree, run: OneRun, *frames: dict[str, Any]) -> None:
             tree.host.note(method, **params)
         commit(run)
         if number < len(frames) - 1:
-            until(lambda: len(run.told) > number, "the truth to be told")  # noqa: B023  # it is called here
+            until(lambda: len(run.told) > number, "what is true to be recorded")  # noqa: B023  # it is called here
 
 
 def of(method: str, answer: int = 1, **params: Any) -> dict[str, Any]:
@@ -214,7 +214,7 @@ LIES: dict[str, tuple[list[dict[str, Any]], str]] = {
         [of("answer.begin", provider="p"), of("block", data={"x": "y" * BLOCK_MAX_BYTES})],
         "at most",
     ),
-    "its block is of nobody": ([BEGIN, of("block", data={})], "a block belongs to a provider"),
+    "its block has no provider": ([BEGIN, of("block", data={})], "a block belongs to a provider"),
     "its block is no object": ([BEGIN, of("block", data=[1])], "do not fit"),
     "its block is nested too deeply": (
         [of("answer.begin", provider="p"), of("block", data=json.loads('{"a":' * 200 + "1" + "}" * 200))],
@@ -244,7 +244,7 @@ LIES: dict[str, tuple[list[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_host_that_lies_about_an_answer_fails_alone_and_its_lie_is_told_to_nobody(hosts: Hosting, name: str) -> None:
+def test_a_host_that_lies_about_an_answer_fails_alone_and_its_lie_is_not_recorded(hosts: Hosting, name: str) -> None:
     tree, run, _ = hosts.running()
     _, other, _ = hosts.running(session="s2")
     frames, why = LIES[name]
@@ -314,9 +314,7 @@ def test_tools_of_the_hosts_own_are_executed_behind_the_answer_that_asks_for_the
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
-def test_l8_a_cancel_in_the_middle_of_an_answer_is_told_once_and_nothing_of_it_is_sent_behind(
-    tmp_path: Path, kind: str
-) -> None:
+def test_l8_a_cancel_in_the_middle_of_an_answer_interrupts_once_and_nothing_follows(tmp_path: Path, kind: str) -> None:
     code = {
         "async": """
         import asyncio
@@ -419,7 +417,7 @@ def test_an_agent_renders_its_thread_for_providers_with_its_own_interpreter(tmp_
 # ── A long thread ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_thread_of_answers_that_is_longer_than_a_line_is_told_and_read(hosts: Hosting, tmp_path: Path) -> None:
+def test_a_thread_of_answers_that_is_longer_than_a_line_is_sent_and_read(hosts: Hosting, tmp_path: Path) -> None:
     """`run` has the whole thread, and no limit: each of its parts has one."""
     block = {"type": "thinking", "thinking": "x" * 1_000_000, "signature": "s"}
     thread = [

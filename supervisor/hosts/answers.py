@@ -1,9 +1,9 @@
 """HostAnswers: the answers of models in a run of a host, and which of them are open.
 
-Theory of operation. The host numbers its answers, so a part can name its answer before the daemon has said anything.
+Theory of operation. The host numbers its answers, so a part can name its answer before the daemon has made an id.
 The daemon makes the id that is in the log. Frames are handled in their order, so it is known here which answers are
 open, without asking the session. A part of another one can come only from a host that does not keep to the protocol;
-then its run fails, and the session is told nothing of the part.
+then its run fails, and the session does not get the part.
 
 The checks are those of an agent in this process (`actors.plugin.answers`). Here they guard against a host in another
 language, or one that lies: the Python runtime has made them before. Thread of all channels only.

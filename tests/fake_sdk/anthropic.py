@@ -1,4 +1,4 @@
-"""Stands where the SDK does, in the supervisor's process and in hosts: a model that says what it is told to.
+"""Stands where the SDK does, in the supervisor's process and in hosts: a model with scripted answers.
 
 `MODEL_FOLDER` has its scripts, one file an answer, each a list of texts, blocks and `WAITS`. It writes there what it is
 asked, and that it waits.

@@ -33,7 +33,7 @@ class AnsweringTurn(AsyncTurn):
     Args:
         core: of the run.
         host: the host, for what is executed there.
-        watch: told what should not have been accepted.
+        watch: gets what should not have been accepted.
         broke_protocol: fails the host; None: it does not lie.
     """
 
