@@ -98,6 +98,16 @@ async def do_many(turn: Any, rest: str) -> list[int]:
     return [len(message.parts), len(message.content)]
 
 
+async def do_large(turn: Any, rest: str) -> list[int]:
+    """Keep blocks that are as large as they may be: as JSON they have `rest` bytes."""
+    block = {"x": "y" * (int(rest) - len('{"x":""}'))}
+    async with turn.answer(provider="p") as answer:
+        for _ in range(3):
+            await answer.block(block)
+            await answer.text("z")
+    return [len(part.data["x"]) for part in turn.messages[-1].parts if hasattr(part, "data")]
+
+
 def plain(turn: Any) -> list[str]:
     """Ask for two calls, as a plain agent."""
     with turn.answer(provider="p", model="m") as answer:

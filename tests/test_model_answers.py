@@ -507,3 +507,12 @@ def test_an_answer_may_be_longer_than_the_credit_of_its_run(kit: Kit, hosted: bo
     assert (parts, chars) == (len(said.parts), len(said.content))
     assert parts == 1_200
     assert chars > 100_000
+
+
+def test_l14_blocks_may_be_as_large_as_the_limit_says(kit: Kit, hosted: bool) -> None:
+    session = session_of(kit, "agent", hosted=hosted)
+    sizes = result_of(session, f"large {BLOCK_MAX_BYTES}")
+    check_rest(session)
+    parts = session.thread()[1].parts
+    assert sizes == [BLOCK_MAX_BYTES - 8] * 3
+    assert [len(part.data["x"]) for part in parts if part.type == "block"] == sizes
