@@ -51,7 +51,7 @@ def of_answer(counts: Mapping[str, int]) -> Usage:
 class Budget(Struct, frozen=True):
     """How much one run may use; None: any amount.
 
-    max_tokens: tokens of input and output. An answer that goes beyond is on record; the run ends behind it.
+    max_tokens: tokens of input and output. An answer that goes beyond is on record; the run ends after it.
     max_calls: calls that start. The run ends as it asks for one more.
     deadline_s: seconds, without the time in which its calls wait.
     """

@@ -240,8 +240,8 @@ class SessionActor(Actor):
             case CallEnded() | RunFinished() | StrayFound() | StrayEnded() if self._runs.is_replaced(
                 message.address.run
             ):
-                # The actor that adopts the run tells the ends again, behind the starts, of which some may not have been
-                # taken. It also tells what the run left behind, which would be found twice.
+                # The actor that adopts the run reports the ends again, after the starts, some of which were perhaps not
+                # handled. It also reports the strays of the run, which would be found twice.
                 logger.trace("{} does not take it from an actor that is replaced: {!r:.200}", self, message)
             case ProcessReport():
                 self._trees.report(message)

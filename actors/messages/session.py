@@ -23,7 +23,7 @@ class Expire(Command, frozen=True):
 class Drain(Command, frozen=True):
     """Refuse new work, and let runs end by themselves. Report Quiet when nothing runs and everything is written.
 
-    The report has the same `number`. Drain comes again, with the next number, behind each Stop that reaches the session
+    The report has the same `number`. Drain comes again, with the next number, after each Stop that reaches the session
     meanwhile.
     """
 

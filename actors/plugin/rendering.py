@@ -12,7 +12,7 @@ allow between two assistant messages. Partial text gets no mark; white space is 
 An answer of a model (`turn.answer`) is given back to its own provider as it came: its texts, blocks and calls in their
 order, the blocks to the byte, the calls under the provider's ids. `provider` is the name that the answer was begun
 with. For any other provider its blocks are left out, its calls have our ids, and they follow its text. What providers
-refuse of a partial answer is left out: a block of thinking behind which nothing came.
+refuse of a partial answer is left out: a block of thinking that nothing follows.
 
 A host has messages of its own, with the same attributes, and this file is loaded there too. So it needs nothing but the
 standard library, runs from Python 3.9 on, and looks at no class of messages and parts.

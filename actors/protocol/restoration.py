@@ -187,7 +187,7 @@ class Restoration:
             if first.outcome is None:
                 self._stops.closed_on_behalf_of(first.stop, record)
         elif info.status is RunStatus.IN_PROGRESS:
-            # First, so that no effect can begin behind what is read here.
+            # First, so that no effect can begin once `_untouched` has looked for effects.
             self._runs.fence(cause, record, at)
             # A run that a person wanted to end is not tried again.
             can_run = not stops and not state.quarantined and state.unavailable() is None
