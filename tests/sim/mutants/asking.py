@@ -27,7 +27,7 @@ ASKING: Final = (
         "or not call.open:",
     ),
     mutant(
-        "a Stop says that the user declined what waited",
+        "a call that a Stop ends is reported as declined",
         "L5",
         Calls,
         "close_all",

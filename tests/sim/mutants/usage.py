@@ -47,7 +47,7 @@ USAGE: Final = (
         "if False and",
     ),
     mutant(
-        "what was used is counted twice after a restart",
+        "usage of open runs is counted twice after a restart",
         "L12",
         SessionState,
         "restore",
@@ -55,7 +55,7 @@ USAGE: Final = (
         "    self.usage = row.usage\n    for run in snapshot.runs:\n        self.usage = self.usage.plus(run.usage)\n",
     ),
     mutant(
-        "what was used is forgotten at a restart",
+        "usage is lost at a restart",
         "L12",
         SessionState,
         "restore",
@@ -63,7 +63,7 @@ USAGE: Final = (
         "pass",
     ),
     mutant(
-        "a deleted session goes on counting",
+        "usage is kept after a deletion",
         "L6",
         Deletion,
         "erase_if_proven",
