@@ -184,7 +184,7 @@ def test_l2_a_tool_that_is_not_allowed_never_starts(kit: Kit) -> None:
     assert not [row for row in rows(session.receipt(run_id)) if row.kind == "call"]
 
 
-def test_an_approval_has_to_say_whether_and_an_invalid_call_asks_nobody(kit: Kit) -> None:
+def test_an_approval_has_to_allow_or_decline_and_an_invalid_call_is_not_asked_about(kit: Kit) -> None:
     async def agent(turn: AsyncTurn) -> list[str]:
         bad = await turn.call("remove", pth="a.txt")
         return [bad.outcome, (await turn.call("remove", path="b")).content]
@@ -250,7 +250,7 @@ def test_the_calls_of_an_answer_ask_when_it_has_ended(kit: Kit) -> None:
     assert kinds.index("answer.ended") < kinds.index("call.waiting")
 
 
-def test_a_budget_of_calls_counts_what_is_allowed_and_nobody_is_asked_in_vain(kit: Kit) -> None:
+def test_a_budget_of_calls_counts_allowed_calls_and_no_approval_is_asked_for_in_vain(kit: Kit) -> None:
     async def agent(turn: AsyncTurn) -> None:
         await turn.ask("Which one?")
         await asyncio.gather(turn.call("remove", path="a"), turn.call("remove", path="b"))

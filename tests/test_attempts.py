@@ -118,7 +118,7 @@ def test_l4_a_run_that_had_done_nothing_is_tried_again(failure: str, seed: int) 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_crash_nobody_knows_that_an_effect_had_begun_and_the_run_is_tried_again(seed: int) -> None:
+def test_after_a_crash_it_is_unknown_that_an_effect_had_begun_and_the_run_is_retried(seed: int) -> None:
     """The log has no word of it before its run, or its call, is closed: entering a guard waits for nothing."""
     world = World(seed)
     try:
@@ -151,7 +151,7 @@ def test_l6_the_result_of_a_call_tells_what_it_had_begun_before_the_failure(fail
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
 @pytest.mark.parametrize("failure", ["store", "actor"])
-def test_l4_an_effect_that_goes_on_behind_the_failure_is_told_of_to_its_end(
+def test_l4_an_effect_that_continues_after_the_failure_is_reported_with_its_end(
     kit: Kit, faults: StoreFaults, failure: str, kind: str
 ) -> None:
     inside, go_on, late = threading.Event(), kit.gate(), list[type[BaseException]]()

@@ -409,9 +409,7 @@ def hosted(kit: Kit, path: Path) -> SessionHandle:
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["of a tool", "of the agent"])
-def test_l6_of_an_effect_in_which_its_host_dies_it_is_told_that_it_had_begun(
-    kit: Kit, tmp_path: Path, own: bool
-) -> None:
+def test_l6_an_effect_in_which_its_host_dies_is_reported_as_begun(kit: Kit, tmp_path: Path, own: bool) -> None:
     session = hosted(kit, tmp_path)
     run_id = say(session, "own dies" if own else "go dies")
     receipt = session.receipt(run_id, timeout=WAIT_S)

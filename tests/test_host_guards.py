@@ -94,7 +94,7 @@ def test_l6_an_effect_that_a_cancel_interrupts_is_not_said_to_be_done(tmp_path: 
         assert host.answered(number)["result"]["value"] == [["written"], name, "enough"]
 
 
-def test_l6_an_effect_that_goes_on_to_its_end_behind_the_cancel_is_said_to_be_done(tmp_path: Path) -> None:
+def test_l6_an_effect_that_ends_after_the_cancel_is_reported_as_done(tmp_path: Path) -> None:
     code = """
         import threading
         def agent(turn):

@@ -230,7 +230,7 @@ def test_news_of_an_earlier_run_are_of_no_process_of_this_one(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("crosses", [False, True], ids=["before the answer", "behind the answer"])
-def test_a_spawn_that_is_not_waited_for_is_given_up_and_the_agent_goes_on(tmp_path: Path, crosses: bool) -> None:
+def test_a_spawn_that_is_not_waited_for_is_given_up_and_the_agent_continues(tmp_path: Path, crosses: bool) -> None:
     code = """
         import asyncio, pathlib, time
         async def agent(turn):

@@ -147,7 +147,7 @@ class Asker:
 @pytest.mark.parametrize("owner", list(Owner))
 @pytest.mark.parametrize("who", ["agent", "tool"])
 @pytest.mark.parametrize("moment", range(20))
-def test_l5_a_spawn_that_is_given_up_at_any_moment_leaves_no_process_while_the_run_goes_on(
+def test_l5_a_spawn_that_is_given_up_at_any_moment_leaves_no_process_while_the_run_continues(
     moment: int, who: str, owner: Owner, behind: bool
 ) -> None:
     asker = Asker(who, owner)
