@@ -20,10 +20,10 @@ from actors.ports import CallRow
 from actors.protocol.run_record import restored
 from actors.run_status import RunStatus
 from supervisor import Agent, SessionHandle
-from tests.kit import WAIT_S, Kit, kit, log, rows, say, settled, stop, until
+from tests.kit import WAIT_S, Kit, StoreFaults, faults, kit, log, rows, say, settled, stop, until
 from tests.test_token import beside, inline
 
-__all__ = ["kit"]
+__all__ = ["faults", "kit"]
 
 PAGE = Path(__file__).parent.parent / "docs" / "tools.md"
 CAUSE = Provenance(source="user.test", reason="enough")
@@ -341,6 +341,34 @@ def test_l6_a_run_of_an_earlier_incarnation_has_its_effects_from_its_rows() -> N
     assert {row.name: row.effects for row in rows(receipt)} == {"a": (Effect("own"),), "mail": (Effect("send"),)}
 
 
+def test_l4_a_run_in_a_host_that_had_entered_a_guard_is_not_tried_again_after_a_failure_of_the_store(
+    kit: Kit, faults: StoreFaults, tmp_path: Path
+) -> None:
+    session = hosted(kit, tmp_path)
+    run_id = say(session, "silent")
+    until((tmp_path / "begun").exists, "its effect")
+    faults.fail(session)
+    faults.failing = False
+    until(lambda: session.run(run_id).status is RunStatus.FAILED, "its end is on record")
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    settled(session)
+    assert [info.retry_of for info in session.runs()] == [None]
+    assert session.run(run_id).effects == (Effect("write report"),)
+    assert [row.effects for row in rows(receipt) if row.kind == "agent"] == [(Effect("write report"),)]
+
+
+def test_l6_the_note_of_an_agent_that_fails_names_what_it_had_begun(kit: Kit) -> None:
+    def agent(turn: Turn) -> None:
+        with turn.cancel_token.guard("publish"):
+            raise ValueError("no site")
+
+    session = kit.session(agent)
+    assert session.receipt(say(session), timeout=WAIT_S).complete
+    (note,) = [message.content for message in session.thread() if message.role == "note"]
+    assert note.startswith("The run before this failed: ValueError: no site")
+    assert note.endswith("\nThe agent itself had begun: publish (not known to be done).")
+
+
 # ── Where it is used ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -383,6 +411,10 @@ turns = []
 async def agent(turn):
     turns[:] = [turn]
     said = turn.inputs[-1].content
+    if said == "silent":
+        async with turn.cancel_token.guard("write report"):
+            open("begun", "w").close()
+            await asyncio.Event().wait()
     if said.startswith("own"):
         try:
             with turn.cancel_token.guard("plain"):

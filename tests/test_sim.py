@@ -1502,6 +1502,8 @@ QUICK = (
     "a call starts before its answer ends",
     "a block of another provider is rendered",
     "the agent sees its batch outside of its answer",
+    "effects of an agent are lost when its session is read again",
+    "a guard in a host is permitted without being counted",
 )
 
 
