@@ -21,6 +21,7 @@ from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineR
 from supervisor.console.tty.pasting import ASK_FOR_MARKS, BEGIN, END, NO_MORE_MARKS, Paste
 from tests.console_kit import WAIT_S, Desk, desk_at
 from tests.process_kit import until
+from tests.store_kit import small_disk
 
 
 @pytest.fixture
@@ -279,6 +280,44 @@ def test_on_a_terminal_a_line_during_a_run_takes_over(desk: Desk) -> None:
     first, second = desk.json("runs")
     assert (first["status"], first["provenance"]["source"]) == ("cancelled", "session.new_message")
     assert second["status"] == "completed"
+
+
+def test_on_a_terminal_a_line_on_a_full_disk_is_named_with_what_to_do_and_the_next_one_with_room_runs(
+    tmp_path: Path,
+) -> None:
+    with small_disk(tmp_path / "disk", 8 * 1024 * 1024) as disk, desk_at(disk.path / "state") as desk:
+        terminal = desk.terminal("chat")
+        terminal.screen.wait("> ")
+
+        terminal.line("echo $((40+2))")
+        terminal.screen.wait("42\r\n")
+        disk.fill()
+
+        def refuses() -> bool:
+            """The store may still have room in blocks of its own: type one line more."""
+            if "not sent: # xxx" not in terminal.screen.text and terminal.is_read():
+                terminal.line(f"# {'x' * 3_000}")
+            return "not sent: # xxx" in terminal.screen.text
+
+        until(refuses, "the disk to be full")
+        terminal.screen.wait("not sent: # xxx", "the store does not take writes: ", "then enter the line again")
+        disk.free()
+
+        def takes() -> bool:
+            """Type a line; True when its run has said what it was to say, False if it is refused."""
+            before = terminal.screen.text.count("not sent: echo")
+            terminal.line("echo $((40+3))")
+            until(
+                lambda: "\n43\n" in terminal.screen.text or terminal.screen.text.count("not sent: echo") > before,
+                "an answer",
+            )
+            return "\n43\n" in terminal.screen.text
+
+        until(takes, "the disk to have room")
+        assert "send the same object" not in terminal.screen.text
+        assert terminal.screen.text.count("the store failed and is reopened") <= 1
+        terminal.ctrl_d()
+        assert terminal.ended() == 0
 
 
 def test_on_a_terminal_ctrl_c_with_nothing_running_says_how_to_leave(desk: Desk) -> None:

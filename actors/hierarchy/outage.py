@@ -98,6 +98,7 @@ class Outage:
         self._late_stops = late_stops
         self._quarantine = quarantine
         self._retry_s = RETRY_FIRST_S
+        self._error = ""
         self.unrecorded = Unrecorded(cause, after_crash=cause is None)
 
     # ── It begins, and is over ────────────────────────────────────────────────────────────────────
@@ -114,6 +115,7 @@ class Outage:
         at = self._ports.clock.wall()
         cause = Provenance(source="store.failure", reason=failed.error or "no reason given", initiated_at=at)
         self._live.phase = Phase.FAILED
+        self._error = failed.error or ""
         self._serving.let_reports_go_on()
         self.unrecorded.cause = self.unrecorded.cause or cause
         self._end_all(cause)
@@ -154,6 +156,11 @@ class Outage:
             elif not begun:
                 self.unrecorded.undone[info.run_id] = info
 
+    @property
+    def _no_writes(self) -> str:
+        """Why a request is refused, with the error of the store as far as it is known."""
+        return f"{NO_WRITES}: {self._error}" if self._error else NO_WRITES
+
     # ── Requests whose batch was not stored ───────────────────────────────────────────────────────
 
     def _answer_all(self, sent_before: Iterable[Sent], failed: CommitFailed) -> None:
@@ -172,7 +179,7 @@ class Outage:
                     effect.reply.try_set_exception(unavailable(why, effect.request))
         for request, reply in self._live.protocol.deletion.call_off():
             if reply is not None:
-                reply.try_set_exception(unavailable(NO_WRITES, request))
+                reply.try_set_exception(unavailable(self._no_writes, request))
 
     def _answer_unstored(self, effect: AnswerRequest, unfit: str | None, unstored: frozenset[str]) -> None:
         """Answer a request whose batch was not stored. A Stop has happened, anything else has not.
@@ -197,7 +204,7 @@ class Outage:
         if reply is None:
             return
         if unfit is None:
-            reply.try_set_exception(unavailable(NO_WRITES, request, superseded))
+            reply.try_set_exception(unavailable(self._no_writes, request, superseded))
         else:
             reply.try_set_exception(cannot_be_stored(request, unfit, superseded))
 
@@ -217,7 +224,7 @@ class Outage:
         """Answer and keep a Stop; refuse anything else."""
         if not isinstance(request, Stop):
             if reply is not None:
-                reply.try_set_exception(unavailable(NO_WRITES, request))
+                reply.try_set_exception(unavailable(self._no_writes, request))
             return
         at = self._ports.clock.wall()
         try:

@@ -64,7 +64,9 @@ class WriterConnection:
             self._condition.note(error)
             if is_busy(error):
                 raise
-            logger.warning("the store failed and is reopened: {!r}", error)
+            # Once for a disk that stays full: it is tried again and again.
+            level = "DEBUG" if self._condition.failing else "WARNING"
+            logger.log(level, "the store failed and is reopened: {!r}", error)
             self._check()
             return self.attempt(work)
 

@@ -11,14 +11,17 @@ from pykka import ActorDeadError, Timeout
 from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.model import Mode, Policy, SessionStatus, StopOutcome
 from actors.requests import Accepted, NewMessage, Stop, Stopped
+from actors.text import one_line
 from supervisor.console.chat.backends import BackendLimits, TalkSession
 from supervisor.console.exits import ExitCode, of_error
-from supervisor.console.render.words import not_durable, refusal_lines
+from supervisor.console.render.words import head, not_durable, refusal_lines
 from supervisor.console.tty.lines import LINE_MAX_BYTES, Line
 from supervisor.console.tty.screen import Screen
 
 ASK_TIMEOUT_S: Final = 30.0
 SOURCE: Final = "user.console"
+MAY_BE_ACCEPTED: Final = "  it may have been accepted, and then it runs: look before you enter it again"
+ROOM: Final = "look at the disk of the state directory: if it is full, free space; then enter the line again"
 
 Answer = TypeVar("Answer", Accepted, Stopped)
 
@@ -39,7 +42,10 @@ class ChatRequests:
         self._stops = 0
 
     def send(self, line: Line, policy: Policy, *, merge: bool) -> Accepted | ExitCode:
-        """Send a line as a message; return the answer, or the exit code of its refusal."""
+        """Send a line as a message; return the answer, or the exit code of its refusal.
+
+        What is shown then begins with the line: it is not sent again by itself.
+        """
 
         def ask() -> Accepted:
             if line.cut:
@@ -52,7 +58,7 @@ class ChatRequests:
             message = NewMessage(content=line.text, policy=policy, merge=merge)
             return self._session.ask(message, timeout=ASK_TIMEOUT_S)
 
-        return self._answer("message", ask)
+        return self._answer(ask, f"not sent: {head(line.text)}", f"no answer to: {head(line.text)}")
 
     def stop(self, reason: str, *, quiet: bool) -> Stopped | None:
         """Stop what runs; the second call kills it. Return None if nothing was running, or no answer came.
@@ -69,7 +75,7 @@ class ChatRequests:
             mode=mode,
             requested_by=f"uid {os.getuid()}",
         )
-        stopped = self._answer("stop", lambda: self._session.ask(stop, timeout=ASK_TIMEOUT_S))
+        stopped = self._answer(lambda: self._session.ask(stop, timeout=ASK_TIMEOUT_S), "", "the stop got no answer")
         if isinstance(stopped, ExitCode):
             return None
         if stopped.outcome == StopOutcome.NOTHING_RUNNING:
@@ -106,12 +112,20 @@ class ChatRequests:
                 remedy="look at the log (--verbose), and check the disk of the state directory",
             ) from error
 
-    def _answer(self, what: str, ask: Callable[[], Answer]) -> Answer | ExitCode:
+    def _answer(self, ask: Callable[[], Answer], refused: str, unanswered: str) -> Answer | ExitCode:
+        """Ask; a refusal is shown behind `refused`, and that no answer came behind `unanswered`."""
         try:
             return ask()
         except CountermandError as error:
-            self._screen.remark(*refusal_lines(error))
+            lines = _store_lines(error) if refused and isinstance(error, StoreUnavailable) else refusal_lines(error)
+            self._screen.remark(*([refused] if refused else []), *lines)
             return of_error(error)
         except (Timeout, ActorDeadError) as error:
-            self._screen.remark(f"the {what} got no answer: {error}")
+            self._screen.remark(f"{unanswered}: {error}", *([MAY_BE_ACCEPTED] if refused else []))
             return ExitCode.RUN
+
+
+def _store_lines(error: StoreUnavailable) -> list[str]:
+    """Say to a person why a message was not stored, and what to do. A program would send the same object again."""
+    stopped = f"; run {error.superseded_run_id} was stopped all the same" if error.superseded_run_id else ""
+    return [one_line(f"  {error.message}{stopped}"), f"  to do: {ROOM}"]
