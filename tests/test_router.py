@@ -87,6 +87,42 @@ def test_l14_failures_of_long_ago_are_forgotten_whichever_session_failed() -> No
         assert list(supervisor._failures) == ["s18", "s19"]
 
 
+@pytest.mark.parametrize("how", ["it ends in time", "it is interrupted", "it is read too late"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l4_a_run_that_a_crash_cut_off_and_that_is_read_in_the_drain_is_tried_again_until_that_is_over(
+    seed: int, how: str
+) -> None:
+    with World(seed) as before:
+        seconds = 1 if how == "it ends in time" else 600
+        cut_off = before.answer("s", message("a", f"sleep={seconds} say=1"))
+        waits = before.answer("s", message("b", "say=1", policy="enqueue"))
+        world = before.crash()
+    with world:
+        world.store.hold(how == "it is read too late")
+        quiet = world.shutdown(drain_s=30.0)
+        if how == "it is read too late":
+            assert world.run(lambda: root(world)._interrupted)
+            world.store.hold(False)
+        assert world.run(quiet.done)
+        assert quiet.get() is True
+        first, *again = [run for run in world.disk.runs("s") if run.run_id != waits.run_id]
+        assert (first.run_id, first.status) == (cut_off.run_id, RunStatus.FAILED)
+        assert first.provenance is not None
+        assert first.provenance.source == "supervisor.recovery"
+        if how == "it is read too late":
+            assert again == []
+        else:
+            (retry,) = again
+            assert retry.retry_of == cut_off.run_id
+            ends = (
+                (RunStatus.COMPLETED, None)
+                if how == "it ends in time"
+                else (RunStatus.CANCELLED, "supervisor.shutdown")
+            )
+            assert (retry.status, retry.provenance and retry.provenance.source) == ends
+        assert world.disk.waiting("s") == ["b"], "what waits is kept for the next start"
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shutting_down_drains_then_interrupts_and_keeps_what_waits_for_the_next_start(seed: int) -> None:
     world = World(seed)

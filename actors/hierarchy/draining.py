@@ -8,6 +8,7 @@ from actors.hierarchy.late_stops import LateStops
 from actors.hierarchy.stash import Stash
 from actors.kernel.actor import Actor, tell
 from actors.messages import Quiet
+from actors.model import Provenance
 
 
 class Draining:
@@ -29,6 +30,7 @@ class Draining:
         self._late_stops = late_stops
         self._number = 0
         self._said_quiet = False
+        self._interrupted: Provenance | None = None
         self.on = False
 
     def begin(self, number: int) -> None:
@@ -42,10 +44,17 @@ class Draining:
         self._said_quiet = False
         self._live.protocol.drain()
 
+    def interrupt(self, provenance: Provenance) -> None:
+        """The time for draining is over: end what is active, and start nothing when the session is read."""
+        self._interrupted = provenance
+        self._live.protocol.interrupt(provenance)
+
     def go_on(self) -> None:
         """A new incarnation has begun: it drains too."""
         if self.on:
             self._live.protocol.drain()
+        if self._interrupted is not None:
+            self._live.protocol.interrupt(self._interrupted)
 
     def say_quiet(self) -> None:
         """Tell the supervisor, once, if the session is quiet and written."""

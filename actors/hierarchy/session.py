@@ -196,7 +196,7 @@ class SessionActor(Actor):
             case Drain():
                 self._draining.begin(message.number)
             case Interrupt():
-                self._protocol.interrupt(message.provenance)
+                self._draining.interrupt(message.provenance)
             case GoOn():
                 self._serving.go_on(message.number)
             case KillDeadline() | TreesDeadline() | HostIdle() | HostUnwanted():

@@ -185,6 +185,7 @@ class Protocol:
 
     def interrupt(self, provenance: Provenance) -> None:
         """End the active run and the session's trees, as a shutdown does; what waits stays for the next start."""
+        self.state.interrupted = True
         self.trees.end_all(provenance, None)
         active = self.state.active
         if active is None:

@@ -115,11 +115,12 @@ class Restoration:
             self._runs.settle_if_done(record, at)
         state.restoring = False
         self._trees.file_restored(at)
+        if retry is not None:
+            # Also while the supervisor drains: it is what was active, and has until the time for draining is over.
+            self._runs.start(state.ids.new("run"), (), at, retry=retry)
         self._trees.end_if_drained(at)
         if state.draining or state.quarantined:
             return cause
-        if retry is not None:
-            self._runs.start(state.ids.new("run"), (), at, retry=retry)
         self._runs.start_next(at)
         return cause
 
@@ -189,8 +190,9 @@ class Restoration:
         elif info.status is RunStatus.IN_PROGRESS:
             # First, so that no effect can begin once `_untouched` has looked for effects.
             self._runs.fence(cause, record, at)
-            # A run that a person wanted to end is not tried again.
-            can_run = not stops and not state.quarantined and state.unavailable() is None
+            # A run that a person wanted to end is not tried again; nor one that could only be interrupted.
+            may_run = not state.quarantined and not state.interrupted
+            can_run = not stops and may_run and state.unavailable() is None
             if can_run and info.attempt < state.settings.attempts_max and _untouched(snapshot, record):
                 again = info
             self._runs.close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)

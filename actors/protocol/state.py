@@ -135,6 +135,7 @@ class SessionState:
         self.owned: dict[str, OwnedTree] = {}
         self.stop_receipts: dict[str, StopReceipt] = {}
         self.draining = False
+        self.interrupted = False
         self.quarantined = False
         self.deleting: Provenance | None = None
         self.deleted = False

@@ -73,7 +73,9 @@ class RecordLaws:
                 case "run.started":
                     self._attempts.tried_again(event)
                     self._attempts.begins_again(event)
-                    if event.at > self._seen.refused_at.get(batch.session, event.at):
+                    # What was active may be tried again until the time for draining is over; what waits stays.
+                    begins = "retry_of" not in event.data
+                    if begins and event.at > self._seen.refused_at.get(batch.session, event.at):
                         self._seen.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
                     self._causes.aimed(event)
