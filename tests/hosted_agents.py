@@ -116,11 +116,16 @@ async def do_fork(turn: Any, rest: str) -> None:
 
 
 async def do_leave(turn: Any, rest: str) -> str:
-    """Leave a thread behind that goes on saying something of this run, past everything that would prevent it."""
+    """Leave a thread behind that says something of this run, past everything that would prevent it.
+
+    It begins when there is a file of that name: what it says before the end of the run is a part of it.
+    """
     raw, fence = channel(), turn.address.fence
 
     def go_on() -> None:
         line = '{"jsonrpc":"2.0","method":"emit","params":{"fence":"%s","text":"said by what was left behind"}}\n'
+        while not os.path.exists(rest):
+            time.sleep(0.01)
         while True:
             time.sleep(0.01)
             raw.sendall((line % fence).encode())

@@ -425,9 +425,11 @@ def test_a_stop_that_finds_no_run_ends_a_kept_host(kit: Kit) -> None:
     next_turn_works(session)
 
 
-def test_what_a_kept_host_left_of_an_earlier_run_says_nothing(kit: Kit) -> None:
+def test_what_a_kept_host_left_of_an_earlier_run_says_nothing(kit: Kit, tmp_path: Path) -> None:
     session = kept_session(kit)
-    ended(session, say(session, "leave it"))
+    over = tmp_path / "over"
+    ended(session, say(session, f"leave {over}"))
+    over.touch()
     until(lambda: kit.supervisor is not None and kit.supervisor.hosts()[0].hosts[0].refused > 3, "it to go on")
     run_id = asleep(session, "sleep")
     stop(session)

@@ -28,6 +28,7 @@ from actors import NewMessage, Stop, Turn
 from supervisor import Config, Supervisor
 
 lock = threading.Lock()
+stop_is_durable = threading.Event()
 
 def tell(**told):
     with lock:
@@ -52,12 +53,17 @@ def listen():
     for event in session.subscribe():
         if event.kind in ("text", "tool.requested"):
             tell(heard=event.kind)
+        if event.kind == "session.stop_durable":
+            stop_is_durable.set()
 
 threading.Thread(target=listen, daemon=True).start()
 tell(ready=True)
 for line in sys.stdin:
     kind, fields = json.loads(line)
-    answer = session.ask({"NewMessage": NewMessage, "Stop": Stop}[kind](**fields))
+    answer = session.ask({"NewMessage": NewMessage, "Stop": Stop}[kind](**fields), timeout=None)
+    if kind == "Stop" and not answer.durable:
+        # On a slow disk it is answered ahead of its record, and then only that is promised to survive.
+        stop_is_durable.wait()
     tell(run_id=answer.run_id)
 """
 
