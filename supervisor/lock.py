@@ -4,7 +4,8 @@ Theory of operation. An flock locks the directory itself. If a file in it were l
 the next supervisor would lock a new one of the same name. A directory can be renamed too, but then the name leads to
 another directory, with another store. The kernel releases the lock when the process ends, however it ends, so a lock is
 never stale. The descriptors are close-on-exec, and a forked child closes its copies at once: a lock belongs to the open
-file, so a copy would hold it for as long as the child lives.
+file, so a copy would hold it for as long as the child lives. A process that is killed as it starts a child leaves the
+lock to that child until its exec; who finds a dead holder waits for that.
 
 The file `lock` in the directory names the process. It has a shared flock for supervisors of version 0.1, which lock
 only that file, exclusively.
@@ -23,6 +24,7 @@ import os
 import shlex
 import stat
 import struct
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,9 @@ from typing import Final
 from actors.errors import Invalid, StateDirBusy, StoreUnavailable
 
 NAME: Final = "lock"
+GONE_S: Final = 10.0
+"""How long to wait for the lock of a process that has died."""
+GONE_LOOK_S: Final = 0.01
 PID_CHARS: Final = 19
 """Every pid is padded to this length, which overwrites the previous one completely."""
 _FLOCK: Final = "hhqqi4x"
@@ -42,6 +47,8 @@ class InstanceLock:
 
     Args:
         state_dir: created (mode 0700) if it is missing.
+
+    It blocks for at most `GONE_S` seconds, where its last holder has died a moment ago.
 
     Raises:
         StateDirBusy: another process holds it; `pid` names that process.
@@ -57,7 +64,7 @@ class InstanceLock:
             state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = self._open(state_dir, os.O_RDONLY | os.O_DIRECTORY)
             _require_private(state_dir, directory)
-            if not _flock(directory, fcntl.LOCK_EX):
+            if not self._locked(directory):
                 raise self._busy(state_dir)
             fcntl.fcntl(directory, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
             file = self._open_file()
@@ -82,6 +89,16 @@ class InstanceLock:
                 fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
             fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
+
+    def _locked(self, directory: int) -> bool:
+        """Lock the directory; False: another process has it."""
+        until = time.monotonic() + GONE_S
+        while not _flock(directory, fcntl.LOCK_EX):
+            pid = holder(self.path)
+            if pid is None or not _is_dead(pid) or time.monotonic() >= until:
+                return False
+            time.sleep(GONE_LOOK_S)
+        return True
 
     def _open(self, path: Path, flags: int) -> int:
         fd = os.open(path, flags | os.O_CLOEXEC, 0o600)
@@ -142,6 +159,15 @@ def holder(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdigit() else None
+
+
+def _is_dead(pid: int) -> bool:
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return True
+    # Until it is reaped it has a state, and that says so.
+    return text[text.rindex(")") + 2] in "ZX"
 
 
 def _flock(fd: int, kind: int) -> bool:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from actors.errors import Invalid, StateDirBusy, StoreUnavailable
+from supervisor import lock
+from supervisor.containment.guard import procfs
 from supervisor.lock import InstanceLock, held, holder
-from tests.process_kit import until
+from tests.process_kit import WAIT_S, until
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,6 +36,15 @@ import sys, pathlib, supervisor.lock
 print("asks", flush=True)
 while True:
     supervisor.lock.held(pathlib.Path(sys.argv[1]))
+"""
+
+KILLED_AS_IT_STARTS_A_CHILD = """
+import os, pathlib, signal, subprocess, sys, supervisor.lock
+lock = supervisor.lock.InstanceLock(pathlib.Path(sys.argv[1]))
+# As between the fork and the exec of a child: it has the descriptors.
+child = subprocess.Popen(["sleep", "600"], pass_fds=lock._fds, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 OF_THE_FIRST_RELEASE = """
@@ -64,6 +77,42 @@ def other(program: str, state: Path) -> Iterator[tuple[int, str]]:
             yield process.pid, process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+def ended(pid: int) -> bool:
+    """True of a process that has ended, reaped or not."""
+    seen = procfs.stat(pid)
+    return seen is None or seen.state == "Z"
+
+
+def test_the_lock_of_one_that_was_killed_as_it_started_a_child_is_waited_for(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    with other(KILLED_AS_IT_STARTS_A_CHILD, state) as (pid, word):
+        child = int(word)
+
+        def look(holding: int, is_dead: Callable[[int], bool] = lock._is_dead) -> bool:
+            looks.append(holding)
+            if len(looks) == 3:
+                # Its exec, or its end, closes them.
+                os.kill(child, signal.SIGKILL)
+                until(lambda: ended(child), "its end")
+            return is_dead(holding)
+
+        try:
+            until(lambda: ended(pid), "its end")
+            monkeypatch.setattr(lock, "GONE_S", 0.0)
+            with pytest.raises(StateDirBusy) as caught:
+                InstanceLock(state)
+            assert caught.value.pid == pid
+            monkeypatch.setattr(lock, "GONE_S", WAIT_S)
+            monkeypatch.setattr(lock, "_is_dead", look)
+            InstanceLock(state).release()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+    assert looks[:3] == [pid] * 3
 
 
 def test_a_second_one_is_refused_and_the_holder_is_named(state: Path) -> None:
