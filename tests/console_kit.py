@@ -25,7 +25,7 @@ from supervisor.containment.guard import procfs
 from tests.process_kit import until
 
 WAIT_S = 60.0
-START_S = 90.0
+START_S = 240.0
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = (sys.executable, "-m", "supervisor.console")
 # A terminal sends Ctrl-C only to the session that it controls, and a fork in a test process is not to be had.
