@@ -11,7 +11,8 @@ A message is a list of words, done one after the other:
                    task that it leaves behind comes to a third one
     patient=9      as write, by a tool with a deadline of its own
     gate=2         a function of the agent's own that awaits 2 s, through its gate
-    foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s
+    foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s;
+                   ``foreign_guard`` has an effect behind a guard before that
     proc=2         as `write`, by a tool in a process of its own, which does not look; where agents are in hosts
     fan=4          four calls of `write` at once
     many=9         a tool that runs nine processes, one after the other
@@ -46,7 +47,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -63,6 +70,7 @@ from actors.plugin.turn import AsyncTurn
 from actors.plugin.turn_core import PreparedCall
 from tests.sim.asking import asked
 from tests.sim.bounds import PATIENT_S
+from tests.sim.hosts import HostTurn
 from tests.sim.model_answers import answered
 from tests.sim.watch import Watch
 
@@ -176,8 +184,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await turn.call(tool, seconds=float(value), of=run)
         case "gate" if not hasattr(turn, "host"):
             await _gated(speaker, watch, float(value))
-        case "gate" | "foreign":
-            await _foreign(speaker, watch, float(value))
+        case "gate" | "foreign" | "foreign_guard":
+            await _foreign(speaker, watch, float(value), guarded=name == "foreign_guard")
         case "ask":
             await asked(turn, watch, float(value) if value else None)
         case "limit":
@@ -254,8 +262,8 @@ async def _gated(speaker: Speaker, watch: Watch, seconds: float) -> None:
             watch.break_(f"{speaker.run} is given {value!r} by its gate (L6)")
 
 
-async def _foreign(speaker: Speaker, watch: Watch, seconds: float) -> None:
-    """Call a tool that is executed elsewhere, as a closure in a host is."""
+async def _foreign(speaker: Speaker, watch: Watch, seconds: float, *, guarded: bool) -> None:
+    """Call a tool that is executed elsewhere, as a closure in a host is. `guarded`: it has an effect behind a guard."""
     effects, loop, core = Effects(watch), asyncio.get_running_loop(), speaker.turn._core
     host = getattr(speaker.turn, "host", None) or Elsewhere()
 
@@ -264,6 +272,9 @@ async def _foreign(speaker: Speaker, watch: Watch, seconds: float) -> None:
 
         async def closure() -> ToolResult:
             with effects.inside(fence, elsewhere=True):
+                if guarded:
+                    async with _guard(speaker.turn, "write", watch, (fence, token)):
+                        watch.executions.has_effect(fence)
                 await asyncio.sleep(seconds)
             return ToolResult(Outcome.FINISHED, "written")
 
@@ -356,9 +367,18 @@ async def _guarded(turn: AsyncTurn, watch: Watch, seconds: float) -> None:
     """Have effects of one's own behind guards."""
     in_host = hasattr(turn, "host")
     for name, takes_s in (("slow", seconds), ("then", 0.0)):
-        async with turn.guard(name, watch) if in_host else turn.cancel_token.guard(name):  # type: ignore[attr-defined]  # a HostTurn has it
+        async with _guard(turn, name, watch):
             watch.executions.has_own_effect(turn.address, in_host=in_host)
             await asyncio.sleep(takes_s)
+
+
+def _guard(
+    turn: AsyncTurn, name: str, watch: Watch, call: tuple[str, CancelToken] | None = None
+) -> AbstractAsyncContextManager[None]:
+    """Return a guard of the agent's own, or of a call: its fence, its token. One in a host asks the daemon."""
+    if isinstance(turn, HostTurn):
+        return turn.guard(name, watch, call)
+    return (turn.cancel_token if call is None else call[1].aio).guard(name)
 
 
 async def _stubborn() -> None:

@@ -1,7 +1,8 @@
-"""HostGuard: a guard of an agent in a host. The daemon's own code decides on it; the words about it take their time.
+"""HostGuard: a guard of an agent in a host, or of a call that a host executes.
 
-Between the decision and the permit the run may be fenced, the host may be told of its cancel, and it may die. In each
-case the effect has begun for the daemon, and does not take place.
+The daemon's own code decides on it; the words about it take their time. Between the decision and the permit the run
+may be fenced, the host may be told of its cancel, and it may die. In each case the effect has begun for the daemon, and
+does not take place.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from supervisor.hosts.guards import HostGuards
 from supervisor.hosts.lines import Code, Request
 
 if TYPE_CHECKING:
+    from actors.gate.token import CancelToken
     from tests.sim.hosts import HostTurn
     from tests.sim.watch import Watch
 
@@ -39,31 +41,34 @@ class _Peer:
 class HostGuard:
     """What `AsyncCancelToken.guard` returns in a host."""
 
-    def __init__(self, turn: HostTurn, name: str, watch: Watch) -> None:
+    def __init__(self, turn: HostTurn, name: str, watch: Watch, call: tuple[str, CancelToken] | None = None) -> None:
         self._host = turn.host
         self._core = turn._core
         self._watch = watch
-        self._fence, self._name = turn.address.fence, name
+        self._name = name
+        # `call`: its fence and its token.
+        self._fence, self._token = call or (turn.address.fence, self._core.token)
+        self._key = turn.address.run if call is None else self._fence.rpartition(":")[2]
         self._peer = _Peer()
         self._guards = HostGuards(cast("Any", self._peer), cast("Any", self._peer), watch.break_, self._token_of)
 
     def _token_of(self, fence: str) -> Any:
-        return self._core.token if fence == self._core.address.fence and self._host.core is self._core else None
+        return self._token if fence == self._fence and self._host.core is self._core else None
 
     async def _on_its_way(self) -> None:
         await asyncio.sleep(self._host.random.random() ** 4 * 0.2)
 
     async def __aenter__(self) -> None:
         """Ask, and wait for the permit."""
-        async with CancelBoundary(self._core.token):
+        async with CancelBoundary(self._token):
             await self._on_its_way()
-            self._watch.executions.asks_for_guard(self._core.address)
+            self._watch.executions.asks_for_guard(self._key)
             request = Request(1, "guard", b"", 0)
             self._guards.requested(request, frames.Guard(fence=self._fence, name=self._name))
             await self._on_its_way()
-            if self._peer.refused or self._host.cancelled:
-                assert self._core.token.provenance is not None, "only a fence is first"
-                raise RunCancelled(self._core.token.provenance)
+            if self._peer.refused or self._host.cancelled or self._token.cancelled:
+                assert self._token.provenance is not None, "only a fence is first"
+                raise RunCancelled(self._token.provenance)
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         """Say that it is done."""

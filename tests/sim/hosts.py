@@ -36,6 +36,7 @@ from tests.sim.processes import SimProcesses
 from tests.sim.watch import Watch
 
 if TYPE_CHECKING:
+    from actors.gate.token import CancelToken
     from tests.sim.executor import SimLoop
 
 Finish = Callable[[Any], None]
@@ -107,9 +108,9 @@ class HostTurn(AnsweringTurn):
 
     host: Host
 
-    def guard(self, name: str, watch: Watch) -> HostGuard:
-        """The guard of the host's token."""
-        return HostGuard(self, name, watch)
+    def guard(self, name: str, watch: Watch, call: tuple[str, CancelToken] | None = None) -> HostGuard:
+        """A guard of the agent's own, or of a call that the host executes: its fence, its token."""
+        return HostGuard(self, name, watch, call)
 
 
 class SimHosts:

@@ -63,7 +63,7 @@ GUARDED: Final = 0.1
 """In how many schedules tools have their effects behind guards."""
 
 EFFECTIVE: Final = 0.15
-"""In how many schedules agents have effects of their own behind guards."""
+"""In how many schedules agents have effects of their own behind guards; in hosts, also the calls executed there."""
 
 SAVING: Final = 0.15
 """In how many schedules agents save something for later runs."""
@@ -178,6 +178,8 @@ def draw(seed: int) -> Schedule:
     effective = Random(f"effective {seed}")
     if effective.random() < EFFECTIVE:
         drawn = _in_messages(drawn, partial(rewriting.inserted, effective, "effect", rewriting.EFFECTS_S))
+        if drawn.hosting is not None:
+            drawn = _in_messages(drawn, partial(rewriting.calling, "foreign_guard", effective))
     own = Random(f"own {seed}")
     if own.random() < OWN:
         drawn = _in_messages(drawn, partial(rewriting.own, own))

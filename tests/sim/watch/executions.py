@@ -81,9 +81,12 @@ class ExecutionLaws:
         if (row is not None and row.state == "ended") or any(not call.open for call in self._calls(fence)):
             self._seen.break_(f"{fence} has an effect behind a guard although its call is closed (L1)")
 
-    def asks_for_guard(self, address: Address) -> None:
-        """The daemon is asked for a guard in a host. From here on the effect may have begun for the daemon."""
-        self._seen.asked_for_guards.add(address.run)
+    def asks_for_guard(self, key: str) -> None:
+        """The daemon is asked for a guard in a host. From here on the effect may have begun for the daemon.
+
+        `key`: the id of the run, or of the call that the host executes.
+        """
+        self._seen.asked_for_guards.add(key)
 
     def has_own_effect(self, address: Address, *, in_host: bool) -> None:
         """An effect of an agent takes place behind a guard: its run is open at this moment (law L1).

@@ -82,7 +82,7 @@ class Seen:
         # By call, and by run of its agent: how many effects it has had behind guards in this world.
         self.effects: Counter[str] = Counter()
 
-        # Runs whose agent has asked for a guard in its host in this world.
+        # Runs and calls whose code has asked for a guard in a host in this world.
         self.asked_for_guards: set[str] = set()
 
         # Process trees, by id. Hosts among them; by host: the session that it has run for.
