@@ -58,6 +58,7 @@ class Agent:
         env_files: files of lines ``NAME=value``, read whenever the agent is loaded: for secrets. `env` overrides them.
         tools: the tools it may call: names of the supervisor's tools, and ``module:function`` for functions of the
             agent's own, which run in its host. None: all of the supervisor's.
+        ask: the tools that need a person's approval, by name: the supervisor's, the agent's own, and what it gates.
         spares: how many hosts are kept ready. 0: every run starts one, and waits for it.
         keep: ``session``: after a run that has ended by itself the host stays, for the session's next run.
         keep_idle_s: after so long without a run such a host is ended.
@@ -82,6 +83,7 @@ class Agent:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     env_files: Sequence[str] = ()
     tools: Sequence[str] | None = None
+    ask: Sequence[str] = ()
     spares: int = 1
     keep: Literal["run", "session"] = "run"
     keep_idle_s: float = 600.0
@@ -117,6 +119,7 @@ class Agent:
                 lambda value: value is None or _is_tools(value),
                 "a list of names of tools, or of module:function",
             ),
+            ("ask", _is_texts, "a list of names of tools"),
             ("spares", _is_spares, f"a whole number from 0 to {SPARES_MAX}"),
             ("keep", lambda value: value in ("run", "session"), "'run' or 'session'"),
             ("overlap", lambda value: isinstance(value, bool), "true or false"),
@@ -168,6 +171,7 @@ class Agent:
             "env": dict(self.env),
             "env_files": tuple(str(absolute(Path(one))) for one in self.env_files),
             "tools": None if self.tools is None else tuple(self.tools),
+            "ask": tuple(self.ask),
             "limits": dict(self.limits),
         }
         for key, value in fixed.items():

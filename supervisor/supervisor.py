@@ -477,6 +477,7 @@ def _hosted(name: str, agent: Agent) -> HostedAgent:
         grace_s=agent.grace_s,
         tools=agent.granted,
         budget=agent.budget,
+        ask=tuple(agent.ask),
     )
 
 

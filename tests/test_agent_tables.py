@@ -35,6 +35,7 @@ user = "agent"
 env = { MODEL = "small" }
 env_files = ["/etc/countermand/mine.env"]
 tools = ["shell", "my_package.tools:search"]
+ask = ["shell"]
 spares = 1
 keep = "run"
 keep_idle_s = 600
@@ -61,6 +62,7 @@ def test_a_table_has_the_keys_of_the_librarys_agent(tmp_path: Path) -> None:
         env={"MODEL": "small"},
         env_files=["/etc/countermand/mine.env"],
         tools=["shell", "my_package.tools:search"],
+        ask=["shell"],
         spares=1,
         keep="run",
         keep_idle_s=600.0,
@@ -130,6 +132,7 @@ def test_the_command_line_sets_one_key_of_an_agent(tmp_path: Path) -> None:
         ("run = 'm:f'\nkeep = 'always'", "keep", "'run' or 'session'"),
         ("run = 'm:f'\nkeep_idle_s = -1", "keep_idle_s", "a number of seconds"),
         ("run = 'm:f'\noverlap = 1", "overlap", "true or false"),
+        ("run = 'm:f'\nask = 'shell'", "ask", "a list of names of tools"),
         ("run = 'm:f'\ngrace_s = 'x'", "grace_s", "a number of seconds"),
         ("run = 'm:f'\nstart_s = 0", "start_s", "a number of seconds"),
         ("run = 'm:f'\nlimits = {files = 5}", "limits", "nofile"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from actors import (
     tool,
 )
 from actors.plugin.asking import approval_of, question_of
-from supervisor import SessionHandle
+from supervisor import Agent, SessionHandle
 from tests.kit import WAIT_S, Kit, check_rest, log, message, rows, say, settled, stop, until
 from tests.sim.client import Client, Op
 from tests.sim.world import World
@@ -287,6 +288,52 @@ def test_a_question_whether_a_tool_may_be_called_says_if_it_does_not_show_everyt
     text = approval_of("shell", {"script": "x" * 5_000 + "rm -rf /"}).text
     assert "and 3021 more characters, which are in its tool.requested" in text
     assert len(text) < 2_200
+
+
+# ── Agents in hosts ───────────────────────────────────────────────────────────────────────────────
+
+HOSTED = """
+async def answer(turn):
+    said = await turn.ask("Deploy it?", options=["yes", "no"])
+    result = await turn.call("remove", path="a.txt")
+
+    async def wipe():
+        return "wiped"
+
+    shell = await turn.call("shell", script="true")
+    gated = [await turn.gate("wipe", {}, wipe), await turn.gate("wash", {}, wipe, ask=True)]
+    return [said, result.content, *gated, shell.outcome]
+"""
+
+
+def test_an_agent_in_a_host_asks_and_its_tools_need_approval(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "asker.py").write_text(HOSTED)
+    spec = Agent(run="asker:answer", path=[str(tmp_path)], env={kit.mark: "1"}, spares=0, ask=["shell", "wipe"])
+    session = kit.start(spec, tools=[remove]).session("s1")
+    run_id = say(session)
+    answer(session, waits(session), "yes")
+    seen = []
+    for _ in range(4):
+        until(lambda: any(one.call_id not in seen for one in session.status().asking), "the next question")
+        (asking,) = session.status().asking
+        seen.append(asking.call_id)
+        answer(session, asking.call_id, "no shell", allow=asking.tool != "shell")
+    assert result_of(session, run_id) == ["yes", "removed a.txt", "wiped", "wiped", "not_started"]
+    asked = [event.data["question"] for event in check_rest(session) if event.kind == "call.waiting"]
+    assert [question.split()[1] for question in asked] == ["it?", "remove", "shell", "wipe", "wash"]
+
+
+def test_l5_a_stop_ends_the_question_of_an_agent_in_a_host(kit: Kit, tmp_path: Path) -> None:
+    (tmp_path / "asker.py").write_text(HOSTED)
+    session = kit.start(Agent(run="asker:answer", path=[str(tmp_path)], env={kit.mark: "1"}, spares=0)).session("s1")
+    run_id = say(session)
+    waits(session)
+    stop(session, REASON)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert session.run(run_id).status == RunStatus.CANCELLED
+    (ended,) = [event.data for event in check_rest(session) if event.kind == "tool.ended"]
+    assert ended["content"] == f"Not started: the user stopped it (user.test: {REASON})."
+    assert kit.alive() == []
 
 
 # ── Answers that come twice, late, or for something else ──────────────────────────────────────────

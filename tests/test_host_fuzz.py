@@ -36,7 +36,9 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-REQUESTS = st.sampled_from(["call", "steering", "state", "guard", "hello", "emit", "run", "execute", "delegate", ""])
+REQUESTS = st.sampled_from(
+    ["call", "ask", "steering", "state", "guard", "hello", "emit", "run", "execute", "delegate", ""]
+)
 OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
 NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "guard.done", "nothing known"])
 ANSWER_PARTS = st.sampled_from(["answer.begin", "block", "emit", "answer.end", "answer.leave"])

@@ -21,6 +21,7 @@ from actors.hosts import ToolOffer
 from actors.messages import CallGivenUp, Said, SaveRequested, SteeringRequested, ToolResult
 from actors.model import Effect, How, Mode, Outcome, Provenance
 from actors.plugin.execution import AgentDone
+from actors.questions import Question
 from supervisor.agent import Agent
 from supervisor.hosts import host as host_module
 from supervisor.hosts.frames import CANCEL_REQUEST, TEXT_MAX_BYTES
@@ -721,6 +722,27 @@ def test_l1_a_cancel_comes_before_the_answer_to_a_guard_that_it_has_overtaken(ho
         frames = [tree.host.next() for _ in range(2)]
     assert [frame.get("method", frame.get("id")) for frame in frames] == [CANCEL_REQUEST, number]
     assert run.core.token.effects == (Effect("publish"),)
+
+
+def test_a_question_is_asked_for_and_answered_as_a_call_is(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running(can=["credit"])
+    number = tree.host.request("ask", fence=run.fence, question="Deploy?", options=["yes", "no"])
+    call = run.call()
+    assert (call.tool, call.arguments) == ("ask", {"question": "Deploy?", "options": ["yes", "no"]})
+    assert call.question == Question("Deploy?", ("yes", "no"))
+    assert call.size is not None, "it costs what its line has"
+    assert call.reply is not None
+    settle(call.reply, ToolResult(Outcome.FINISHED, "yes"))
+    answer = tree.host.next()
+    assert (answer["id"], answer["result"]["outcome"], answer["result"]["content"]) == (number, "finished", "yes")
+    tree.host.request("ask", fence=run.fence, question=" ")
+    frames = [tree.host.next() for _ in range(2)]
+    assert [frame["error"]["code"] for frame in frames if "error" in frame] == [Code.REFUSED]
+    assert [frame["params"]["events"] for frame in frames if "params" in frame] == [1], "its credit is given back"
+    tree.host.request("call", fence=run.fence, tool="shell", arguments={}, ask=True)
+    asked = run.call(1)
+    assert asked.question is not None
+    assert asked.question.approval
 
 
 def test_steering_brings_the_messages_that_wait(hosts: Hosting) -> None:

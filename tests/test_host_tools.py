@@ -79,6 +79,38 @@ def test_a_refusal_has_the_daemons_words(tmp_path: Path, kind: str, wait: str) -
         assert contents == ["hi", "on"]
 
 
+@pytest.mark.parametrize(("kind", "wait"), [("def", ""), ("async def", "await ")])
+def test_a_question_is_a_call_and_its_answer_is_returned(tmp_path: Path, python: str, kind: str, wait: str) -> None:
+    code = f"""
+        from countermand import Invalid, Refused
+
+        {kind} agent(turn):
+            said = [{wait}turn.ask("Deploy?", options=("yes", "no"))]
+            for question, options in (("", ()), (7, ()), ("x", "yes"), ("x", [1]), ("x", 7)):
+                try:
+                    {wait}turn.ask(question, options)
+                except Invalid as error:
+                    said.append(error.message)
+            try:
+                {wait}turn.ask("Which key?")
+            except Refused as error:
+                said.append(error.result.content)
+            return said + [message.content for message in turn.messages if message.role == "tool"]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        number = host.run()
+        asked = host.take("ask")
+        assert asked["params"] == {"fence": "s:1:", "question": "Deploy?", "options": ["yes", "no"]}
+        finished(host, asked, "yes")
+        asked = host.take("ask")
+        assert asked["params"] == {"fence": "s:1:", "question": "Which key?"}
+        declined = "Not started: the user declined."
+        host.answer(asked, call="c2", outcome="not_started", content=declined, is_error=True, data=None)
+        wrong = ["this is not a question"] * 2 + ["these are not options of a question"] * 3
+        assert host.answered(number)["result"]["value"] == ["yes", *wrong, declined, "yes", declined]
+
+
 def test_steering_takes_messages_into_the_thread(tmp_path: Path) -> None:
     code = """
         def agent(turn):

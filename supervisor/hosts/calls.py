@@ -102,6 +102,14 @@ class HostCalls:
             self._account.hold()
             self._around.elsewhere(lambda: self._check_elsewhere(request, call, answer))
 
+    def asked(self, request: Request, ask: frames.Ask) -> None:
+        """Ask a person. The request is answered when the question has its result."""
+        try:
+            prepared: PreparedCall | BaseException = self._turn.prepare_question(ask.question, ask.options)
+        except (CountermandError, RunCancelled) as error:
+            prepared = error
+        self._ask(request, prepared)
+
     def _check_elsewhere(self, request: Request, call: frames.Call, answer: str | None) -> None:
         """Check a call; on another thread."""
         prepared = self._check(call, None, answer)
@@ -110,7 +118,9 @@ class HostCalls:
     def _check(self, call: frames.Call, foreign: Foreign | None, answer: str | None) -> PreparedCall | BaseException:
         try:
             where = Where.DAEMON if foreign is None else Where.HOST
-            prepared = self._turn.prepare_named(call.tool, call.arguments, foreign, call.provider_id, where)
+            prepared = self._turn.prepare_named(
+                call.tool, call.arguments, foreign, call.provider_id, where, ask=call.ask
+            )
             return prepared._replace(answer=answer)
         except BaseException as error:  # noqa: BLE001  # the check may be foreign code; the host gets the error
             return error

@@ -177,10 +177,7 @@ class Call(Params, frozen=True, kw_only=True):
     description: Annotated[str, Meta(description="What a tool of the host does.")] = ""
     schema: Annotated[
         JsonObject | None,
-        Meta(
-            description="Of the arguments of a tool of the host, for whoever approves calls. It is not enforced. "
-            "Nothing asks for an approval so far, so it is not stored either."
-        ),
+        Meta(description="Of the arguments of a tool of the host. It is neither enforced nor stored."),
     ] = None
     provider_id: Annotated[
         str | None, Meta(description="What the model calls the call. Of its text 256 characters are logged.")
@@ -193,6 +190,21 @@ class Call(Params, frozen=True, kw_only=True):
         OpenAnswer | None,
         Meta(description="The open answer that it is a part of: it starts when that has ended. Null: of none."),
     ] = None
+    ask: Annotated[
+        bool, Meta(description="True: it waits until a person has allowed it. The configuration may want that too.")
+    ] = False
+
+
+class Ask(Params, frozen=True, kw_only=True):
+    """The agent asks a person. It is a call named `ask`; the answer comes when the call has its result.
+
+    If the person answered, the outcome is `finished`, and `content` is what he said. The run's deadline stands still
+    meanwhile.
+    """
+
+    fence: Fence
+    question: Annotated[str, Meta(description="What is asked.", min_length=1)]
+    options: Annotated[tuple[str, ...], Meta(description="Answers to choose from; others are taken too.")] = ()
 
 
 class Steering(Params, frozen=True, kw_only=True):
@@ -458,6 +470,7 @@ FROM_HOST: Final = (
     Method("progress", Progress, None),
     Method("typing", Typing, None),
     Method("call", Call, CallDone),
+    Method("ask", Ask, CallDone),
     Method("steering", Steering, Steered),
     Method("state", SaveState, Empty),
     Method("guard", Guard, Empty),

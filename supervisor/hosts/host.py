@@ -66,6 +66,7 @@ _LATE: Final = {
     "progress": str(EventKind.PROGRESS),
     "typing": str(EventKind.TYPING),
     "call": "call",
+    "ask": "call",
     "steering": "steering",
     "state": "state",
     "guard": "guard",
@@ -303,7 +304,7 @@ class Host:
         except NotAFrame as error:
             self._refuse(request, Code.INVALID_PARAMS, str(error))
             return
-        if isinstance(params, frames.Call | frames.Steering | frames.SaveState):
+        if isinstance(params, frames.Call | frames.Ask | frames.Steering | frames.SaveState):
             run = self._run_of(params.fence)
         elif isinstance(params, ProcessRequest | frames.Guard):
             # A run may be one call: see `supervisor.hosts.tool_process`.
@@ -344,7 +345,7 @@ class Host:
 
     def _refuse(self, request: Request, code: Code, message: str, data: Json = None) -> None:
         """Refuse a request that is of no known run; the credit of a call is given back."""
-        if request.method == "call" and self._run is not None:
+        if request.method in ("call", "ask") and self._run is not None:
             self._run.give_back(request.size)
         self._peer.refuse(request.id, code, message, data)
 

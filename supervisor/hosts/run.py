@@ -241,6 +241,8 @@ class HostRun:
                 self._broke_answer("its call", error)
                 return
             self._calls.requested(request, params, answer)
+        elif isinstance(params, frames.Ask):
+            self._calls.asked(request, params)
         elif isinstance(params, frames.Steering):
             self._steer(request)
         elif isinstance(params, frames.SaveState):

@@ -38,6 +38,8 @@ class Call:
         self.arguments = arguments
         # Further fields of its frame.
         self.frame: dict[str, Any] = {}
+        # A question to a person: it is asked with its arguments alone.
+        self.question = False
         # The answer of a model that it is a part of, in the thread.
         self.part_of: Segment | None = None
         self.token = CancelToken(run.token)
@@ -58,6 +60,9 @@ class Call:
 
     def prepare(self) -> int:
         """Make the frame; returns what it costs in bytes."""
+        if self.question:
+            self._line = line(id=self._number, method="ask", params={"fence": self.run.fence, **self.arguments})
+            return len(self._line) - 1
         params = {"fence": self.run.fence, "tool": self.tool, "arguments": self.arguments, **self.frame}
         where = {} if self.begin is None else {"where": "host"}
         self._line = line(id=self._number, method="call", params={**params, **where})

@@ -12,14 +12,14 @@ import copy
 import functools
 import threading
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from .answers import AsyncModelAnswer, ModelAnswer
 from .call import Call, Steps
 from .credit import settle
-from .errors import Invalid, RunCancelled
+from .errors import Invalid, Refused, RunCancelled
 from .guard import Gate
 from .main_thread import UNSET, PlainDoor
 from .plain import RESULT_MAX_BYTES, as_json, dumped, pieces, storable
@@ -182,6 +182,28 @@ class TurnBase:
         del in_thread
         call.begin = functools.partial(_in_thread, call, contextvars.copy_context(), function)
 
+    def _question(self, question: object, options: Any) -> Steps[str]:
+        """Ask a person; returns the answer."""
+        if not isinstance(question, str) or not question.strip():
+            raise Invalid("this is not a question", expected="a text", got=type(question).__name__)
+        listed = isinstance(options, Sequence) and not isinstance(options, (str, bytes))
+        if not listed or not all(isinstance(one, str) for one in options):
+            raise Invalid(
+                "these are not options of a question",
+                expected="a list of texts",
+                got=type(options).__name__,
+                remedy="turn.ask('Deploy it?', options=['yes', 'no'])",
+            )
+        arguments: dict[str, Any] = {"question": storable(question)}
+        if options:
+            arguments["options"] = [storable(one) for one in options]
+        call = self._asked("ask", arguments)
+        call.question = True
+        result = yield from self._ask(call)
+        if result.outcome != "finished":
+            raise Refused(result)
+        return result.content
+
     def _asked(self, tool: object, arguments: Mapping[str, Any]) -> Call:
         """Return a call that is not yet asked for."""
         if not isinstance(tool, str):
@@ -230,12 +252,15 @@ class TurnBase:
         return call.reply.result()
 
 
-def _more(schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s: float | None) -> dict[str, Any]:
+def _more(
+    schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s: float | None, ask: bool
+) -> dict[str, Any]:
     """Return further fields of a `call`, as the daemon expects them."""
     return {
         "schema": None if schema is None else as_json(dict(schema)),
         "provider_id": None if provider_id is None else storable(str(provider_id)),
         "deadline_s": seconds(deadline_s),
+        "ask": True if ask else None,
     }
 
 
@@ -270,6 +295,17 @@ class AsyncTurn(TurnBase):
         """
         return await self._through(self._call(tool, arguments))
 
+    async def ask(self, question: str, options: Sequence[str] = ()) -> str:
+        """Ask a person, and wait for the answer: ``await turn.ask("Deploy it?", options=["yes", "no"])``.
+
+        It is a call named ``ask`` in the thread. The run's deadline stands still meanwhile; for a time limit of your
+        own, cancel the await (`asyncio.timeout`). The options are offered, not enforced.
+
+        Raises:
+            Refused: the person declined to answer, or the question was closed. Its `result` is what the thread has.
+        """
+        return await self._through(self._question(question, options))
+
     def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
         """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.
 
@@ -293,6 +329,7 @@ class AsyncTurn(TurnBase):
         provider_id: str | None = None,
         show: Callable[[T], str | ToolResult] | None = None,
         deadline_s: float | None = None,
+        ask: bool = False,
     ) -> T:
         """One call of a function that is here, gated: for tools of a framework.
 
@@ -303,16 +340,17 @@ class AsyncTurn(TurnBase):
             name: the tool's name.
             arguments: shown and recorded; `function` has its own.
             function: what to execute.
-            schema: a JSON schema of the arguments, for the approval of calls. It is not enforced, since the framework
-                has checked them. Nothing asks for an approval so far, so it is not stored either.
+            schema: a JSON schema of the arguments. It is neither enforced, since the framework has checked them, nor
+                stored.
             provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread; by default the value itself, as JSON if it is no text.
             deadline_s: seconds after which the call is closed.
+            ask: True: it waits until a person has allowed it.
 
         Raises:
             Refused: it did not take place, or not to its end; `result` is what the thread has.
         """
-        more = _more(schema, provider_id, deadline_s)
+        more = _more(schema, provider_id, deadline_s, ask)
         call = await self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
 
@@ -434,6 +472,10 @@ class Turn(TurnBase):
         """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
         return self._through(self._call(tool, arguments))
 
+    def ask(self, question: str, options: Sequence[str] = ()) -> str:
+        """Ask a person, and wait for the answer; see `AsyncTurn.ask`."""
+        return self._through(self._question(question, options))
+
     def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
         """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
         return ModelAnswer(self, provider, model)
@@ -448,9 +490,10 @@ class Turn(TurnBase):
         provider_id: str | None = None,
         show: Callable[[T], str | ToolResult] | None = None,
         deadline_s: float | None = None,
+        ask: bool = False,
     ) -> T:
         """See `AsyncTurn.gate`: the function is a plain one, and is called on the calling thread."""
-        more = _more(schema, provider_id, deadline_s)
+        more = _more(schema, provider_id, deadline_s, ask)
         call = self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
 
