@@ -380,6 +380,39 @@ def test_stop_of_one_run_leaves_the_rest_and_says_what_is_over(served: Desk, nam
     assert answer["receipt"]["provenance"]["mode"] == "immediate"
 
 
+ASKER = """
+async def answer(turn):
+    await turn.emit("said: " + await turn.ask("Deploy it?", options=["yes", "no"]))
+"""
+
+
+def test_what_waits_for_a_person_is_listed_and_answered(desk: Desk, name: str, tmp_path: Path) -> None:
+    (tmp_path / "asker.py").write_text(ASKER)
+    config = tmp_path / "asker.toml"
+    config.write_text(f'agent = "asker"\n[agents.asker]\nrun = "asker:answer"\npath = ["{tmp_path}"]\n')
+    desk.serve("--config", str(config))
+    run_id = send(desk, name, "go")
+
+    def waiting() -> Any:
+        runs = [run for session in desk.json("ps", name)["sessions"] for run in session["runs"]]
+        return [call for run in runs for call in run["calls"] if call["state"] == "waiting"]
+
+    until(waiting, "a call that waits", WAIT_S)
+    (call,) = waiting()
+    assert call["question"] == "Deploy it?"
+    assert "call ask · waiting" in desk.run("", "ps", name).stdout
+    unknown = desk.run("", "answer", name, "call_nobody", "yes")
+    assert unknown.returncode == 1
+    assert "no call waits for this answer" in unknown.stderr
+    answered = desk.json("answer", name, call["call_id"], "on Monday", "--origin", "anna")
+    assert (answered["call_id"], answered["run_id"]) == (call["call_id"], run_id)
+    wait_status(desk, name, "completed")
+    assert "said: on Monday" in desk.run("", "thread", name).stdout
+    events = [json.loads(line) for line in desk.run("", "events", name, "--json").stdout.splitlines()]
+    told = [event for event in events if event["kind"] == "call.answered"]
+    assert [event["data"]["by"] for event in told] == ["anna"]
+
+
 def test_stop_parks_waiting_messages_if_it_is_asked_to(served: Desk, name: str) -> None:
     send(served, name, f"sleep {served.mark}")
     send(served, name, "echo later", "--policy", "enqueue")
