@@ -385,6 +385,7 @@ class SimHosts:
         """It is cut off: its run fails, and the owner of its tree ends that."""
         if not host.exited and not host.cut_off:
             host.cut_off = True
+            self._watch.cut_off.add(host.process_id)
             self._fail(host, f"host.protocol: the host of agent {host.agent} broke the protocol: {what}")
             self._soon(self._dies, host)
 

@@ -72,6 +72,8 @@ class Seen:
 
         # Code. By run id or fencing token: its session, while it is inside its function.
         self.inside: dict[str, str] = {}
+        # Hosts that broke the protocol: they have no grace.
+        self.cut_off: set[str] = set()
         # Runs whose agent, and fencing tokens whose tool, has started.
         self.agents: set[str] = set()
         self.began: set[str] = set()

@@ -62,6 +62,7 @@ class TreeLaws:
             and not row.call_id
             and row.owner is Owner.RUN
             and row.run_id in self._seen.inside
+            and process_id not in self._seen.cut_off
             and not self._seen.faults
         ):
             self._seen.break_(f"{process_id} is asked to end while its agent cleans up (L8)")
