@@ -61,6 +61,7 @@ from actors.messages import (
     RunExpired,
     RunFinished,
     Said,
+    SaidTogether,
     SaveRequested,
     SpawnGivenUp,
     SpawnPermit,
@@ -168,6 +169,7 @@ class RunActor(Actor):
         match message:
             case (
                 Said()
+                | SaidTogether()
                 | AnswerLeft()
                 | SaveRequested()
                 | LateRefused()

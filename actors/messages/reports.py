@@ -32,6 +32,13 @@ class Said(Report, frozen=True):
     size: int
 
 
+class SaidTogether(Report, frozen=True):
+    """What an agent in a host has emitted, one behind the other: it came in one piece, and goes on in one message."""
+
+    address: Address
+    said: tuple[Said, ...]
+
+
 class LateRefused(Report, frozen=True):
     """Counts, by kind, of what a host still said and asked after the end of its run; refused where it came in."""
 
@@ -235,6 +242,7 @@ class StrayEnded(Report, frozen=True):
 
 RunReport: TypeAlias = (
     Said
+    | SaidTogether
     | LateRefused
     | AnswerLeft
     | CallRequested

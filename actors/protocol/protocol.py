@@ -38,6 +38,7 @@ from actors.messages import (
     RunFinished,
     RunReport,
     Said,
+    SaidTogether,
     SaveRequested,
     SpawnGivenUp,
     SpawnRequested,
@@ -122,6 +123,9 @@ class Protocol:
         match report:
             case Said():
                 self.runs.said(report)
+            case SaidTogether():
+                for said in report.said:
+                    self.runs.said(said)
             case CallRequested():
                 self.runs.call_requested(report)
             case CallStarted():

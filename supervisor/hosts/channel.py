@@ -50,6 +50,9 @@ class Receiver(Protocol):
     def line(self, line: bytes) -> None:
         """Take one line, without its newline. It may pause, resume or close the channel."""
 
+    def handed_over(self) -> None:
+        """Take note that for now no line follows: the next one is not here yet, or the channel is paused."""
+
     def too_long(self, beginning: bytes) -> None:
         """Take note that a line is longer than the limit, and close the channel."""
 
@@ -218,6 +221,9 @@ class Channel:
             if self._sock is not None:
                 del self._unread[:start]
                 self._searched = max(0, self._searched - start)
+        if self._sock is None:
+            return
+        self._receiver.handed_over()
         if self._sock is None or self._paused:
             return
         if len(self._unread) > LINE_MAX_BYTES:

@@ -287,6 +287,11 @@ class Host:
         if self._run is not None:
             self._run.first()
 
+    def handed_over(self) -> None:
+        """Pass on what its run has said."""
+        if self._run is not None:
+            self._run.pass_on()
+
     def requested(self, request: Request) -> None:
         """Handle a request."""
         if not self.ready:

@@ -44,6 +44,9 @@ class Owner(Protocol):
     def notified(self, notification: Notification) -> None:
         """Handle a notification."""
 
+    def handed_over(self) -> None:
+        """Take note that for now no frame follows."""
+
     def broke_protocol(self, what: str) -> None:
         """Handle a breach of the protocol. The channel is closed."""
 
@@ -152,6 +155,10 @@ class Peer:
             self._break(f"it answered {answer.id}, which is no request that is open")
         else:
             answered(answer)
+
+    def handed_over(self) -> None:
+        """Take note that for now no line follows."""
+        self._owner.handed_over()
 
     def too_long(self, beginning: bytes) -> None:
         """Handle a line that is longer than the limit."""

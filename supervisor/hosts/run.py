@@ -28,7 +28,7 @@ from msgspec import UNSET, Raw
 
 from actors.errors import CountermandError, RunCancelled
 from actors.events import Emitted, ProgressData, TypingData
-from actors.messages import Said
+from actors.messages import Said, SaidTogether
 from actors.model import How, JsonObject, Message
 from actors.plugin.execution import AgentDone, plain
 from actors.text import storable
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from supervisor.hosts.peer import Peer
 
 _KILLED: Final = {-signal.SIGKILL: How.SIGKILL, -signal.SIGTERM: How.SIGTERM}
+
+TOGETHER_MAX: Final = 16
+"""How many texts go to the session in one message. A Stop waits for a turn of it, which is a few messages."""
 
 Finish = Callable[[AgentDone], None]
 
@@ -87,6 +90,8 @@ class HostRun:
         self._processes: HostProcesses | None = None
         self._guards: HostGuards | None = None
         self._request: tuple[int, Unsent] | None = None
+        # Texts that were read and not passed on yet.
+        self._texts: list[Said] = []
         self._said_cancel = False
         # Encoded here: a thread may be long, and the thread of all channels serves the other hosts too.
         self._params = msgspec.json.encode(_params(turn, tools, terms))
@@ -193,6 +198,7 @@ class HostRun:
         self.late.tell()
 
     def _end(self, done: AgentDone) -> None:
+        self.pass_on()
         finish, self._finish = self._finish, None
         if finish is None:
             return
@@ -214,6 +220,8 @@ class HostRun:
         assert self._processes is not None, "the host has the run"
         assert self._guards is not None, "the host has the run"
         size = frame.size
+        if not isinstance(params, frames.Emit):
+            self.pass_on()
         match params:
             case frames.Emit():
                 self._emit(params, size)
@@ -234,6 +242,7 @@ class HostRun:
         assert self._calls is not None, "the host has the run"
         assert self._processes is not None, "the host has the run"
         assert self._guards is not None, "the host has the run"
+        self.pass_on()
         if isinstance(params, frames.Call):
             try:
                 answer = self._answers.of_call(params)
@@ -268,6 +277,8 @@ class HostRun:
             return
         if not text:
             self._account.give_back(size)
+        elif self._account.counts and text_bytes <= frames.TEXT_MAX_BYTES:
+            self._account.spend(size, lambda: self._keep(Said(self._turn.address, data, size)))
         elif text_bytes <= frames.TEXT_MAX_BYTES:
             self._say(data, size)
         elif self._account.counts:
@@ -275,6 +286,23 @@ class HostRun:
             self._around.broke_protocol(f"it emitted {text_bytes} bytes of text at once, and the limit is {limit}")
         else:
             self._say_pieces(msgspec.structs.replace(data, text=piece) for piece in _pieces(text))
+
+    def _keep(self, said: Said) -> None:
+        """Keep a text until those behind it in this piece were read; the host has its credit already."""
+        self._texts.append(said)
+        if len(self._texts) >= TOGETHER_MAX:
+            self.pass_on()
+
+    def pass_on(self) -> None:
+        """Pass the texts on that were read: nothing that follows for now belongs with them."""
+        if not self._texts:
+            return
+        texts, self._texts = self._texts, []
+        try:
+            self._turn.tell(texts[0] if len(texts) == 1 else SaidTogether(self._turn.address, tuple(texts)))
+        except RunCancelled:
+            for said in texts:
+                self.late.note(str(said.data.event_kind))
 
     def _say_pieces(self, pieces: Iterator[TextData]) -> None:
         """Emit a long text, piece by piece."""
