@@ -22,6 +22,7 @@ from actors.messages import (
     ProcessEnded,
     ProcessExited,
     Said,
+    SaidTogether,
     SteeringRequested,
     ToolResult,
 )
@@ -168,13 +169,15 @@ class OneRun:
         check: Callable[[str, JsonObject], str | None] = lambda name, arguments: None,
     ) -> None:
         self.told: list[Any] = []
+        # As they come: what is said together is in one.
+        self.messages: list[Any] = []
         self.token = CancelToken(lambda callback: callback())
         self.credit = Credit(settings.credit_events, settings.credit_bytes)
         self.done: queue.SimpleQueue[AgentDone] = queue.SimpleQueue()
         self.thread_of_finish: str | None = None
         self.trees = AskedTrees()
         self.core = TurnCore(
-            self.told.append,
+            self._take,
             Address(session, generation, f"run_{next(self._numbers)}"),
             self.token,
             self.credit,
@@ -187,6 +190,10 @@ class OneRun:
             wall=lambda: 1.0,
         )
         self.core.steered(tuple(thread))
+
+    def _take(self, message: Any) -> None:
+        self.messages.append(message)
+        self.told += message.said if isinstance(message, SaidTogether) else [message]
 
     @property
     def fence(self) -> str:

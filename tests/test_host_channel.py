@@ -29,6 +29,8 @@ class Lines:
         self.lines: list[bytes] = []
         self.ends = 0
         self.too_long_beginnings: list[bytes] = []
+        # How many lines there were each time that no other followed.
+        self.pieces: list[int] = []
         self.channel: Channel
         self.handle: Callable[[bytes], None] = lambda _: None
 
@@ -39,6 +41,9 @@ class Lines:
     def too_long(self, beginning: bytes) -> None:
         self.too_long_beginnings.append(beginning)
         self.channel.close()
+
+    def handed_over(self) -> None:
+        self.pieces.append(len(self.lines))
 
     def at_end(self) -> None:
         self.ends += 1
@@ -68,6 +73,9 @@ class Answering:
 
     def notified(self, notification: Notification) -> None:
         self.notifications.append(notification)
+
+    def handed_over(self) -> None:
+        """The owner of a peer here passes nothing on."""
 
     def broke_protocol(self, what: str) -> None:
         self.broken.append(what)
@@ -337,6 +345,22 @@ def test_a_host_that_writes_much_at_a_time_is_read_without_a_rest(by_hand: tuple
             reactor.elapse(REST_S)
             reactor.turn()
         assert len(lines.lines) == count
+
+
+def test_who_receives_lines_is_told_when_no_other_follows_for_now(
+    by_hand: tuple[HandReactor, Lines, OtherEnd],
+) -> None:
+    reactor, lines, other = by_hand
+    other.write(b"one\ntwo\nhalf of thr")
+    reactor.turn()
+    assert lines.pieces == [2]
+    lines.handle = lambda line: lines.channel.pause() if line == b"four" else None
+    reactor.elapse(REST_S * 2)
+    other.write(b"ee\nfour\nfive\n")
+    reactor.turn()
+    assert lines.pieces == [2, 4], "what is behind may have to wait for long"
+    lines.channel.resume()
+    assert lines.pieces == [2, 4, 5]
 
 
 def test_a_rest_does_not_end_a_pause_and_is_over_with_the_channel(

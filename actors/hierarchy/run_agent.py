@@ -125,9 +125,10 @@ class RunAgent:
         body = execution.hosted_body(lambda finish: hosts.run(host, core, offers, finish), content_max)
         # What it starts itself is in its host; but it calls tools that run here.
         body = self._ports.strays.within(self._address, Isolation.HOST, start.token, body)
-        self._ports.strays.adopt(self._address, self._owner.actor_ref)
         name = f"agent {start.agent_name}"
         self._ports.executor.start(run, name, Isolation.HOST, body, self._owner.actor_ref, start.token)
+        # Behind it: nothing of the run is here before its first call.
+        self._ports.strays.adopt(self._address, self._owner.actor_ref)
 
 
 def _asks(agent: Agent, tools: Mapping[str, Tool], name: str) -> bool:

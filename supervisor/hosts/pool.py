@@ -2,8 +2,8 @@
 
 Theory of operation. A spare is a host that has said hello and has no run; so a run begins without the start of a
 process. `reserve` gives a session the spare, or the host that is starting, or a new one, and returns at once; `run`
-waits for the host if necessary. Then the next spare starts, one at a time and at low priority, so that it does not
-compete with the run that has just begun.
+waits for the host if necessary. Then the next spare starts, a moment later, one at a time and at low priority, so that
+it does not compete with the run that has just begun.
 
 Ownership of the tree. Until a run adopts it, the tree of a host is the pool's: only its ledger records it, and the
 pool ends it. From then on a run or a session ends it and receives its reports, and passes them on here (`heard`). A
@@ -60,6 +60,9 @@ TOO_MANY: Final = "the sessions keep more hosts than they may together, and this
 
 SPARE_NICE: Final = 10
 """How much nicer than the daemon a spare is until it has said hello: its start competes with runs."""
+
+REFILL_S: Final = 0.03
+"""How long after a host was reserved the next spare starts: by then the run has begun, with which it would compete."""
 
 RESERVED_S: Final = 600.0
 """How long a host that was lost while reserved is remembered, so that its run can fail with the reason."""
@@ -169,13 +172,16 @@ class HostPool:
             if entry is None or self._closed:
                 why = SHUT_DOWN if self._closed else f"there is no agent {agent!r} that runs in hosts"
                 return self._unmade_host(why)
-            host = self._take_kept(kept, session) or self._take_spare(entry) or self._new(entry, HostState.RESERVED)
+            host = self._take_kept(kept, session)
+            spent = host is None
+            host = host or self._take_spare(entry) or self._new(entry, HostState.RESERVED)
             if host is None:
                 return self._unmade_host(entry.broken)
             host.state, host.session = HostState.RESERVED, session
             host.awaited_at = self._clock.monotonic()
             self._hasten(host)
-        self._refill_soon(entry)
+        if spent:
+            self._reactor.post(lambda: self._refill_later(entry))
         return host.process_id
 
     def _take_kept(self, process_id: str | None, session: str) -> Host | None:
@@ -382,6 +388,9 @@ class HostPool:
 
     def _refill_soon(self, entry: _Agent) -> None:
         self._reactor.post(lambda: self._refill(entry))
+
+    def _refill_later(self, entry: _Agent) -> None:
+        self._reactor.later(REFILL_S, lambda: self._refill(entry))
 
     def _refill(self, entry: _Agent) -> None:
         """Start a spare if one is missing, none is starting, and it is not too early. Thread of all channels."""

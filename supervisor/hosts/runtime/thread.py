@@ -62,7 +62,9 @@ class Thread:
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._lock = threading.RLock()
         self._run, self._generation = params["run"], params["generation"]
-        self._before = [Message.of(message) for message in params["thread"]]
+        # Made where they are asked for: a thread may be long, and the agent's first line waits for this.
+        self._given: Sequence[Mapping[str, Any]] = params["thread"]
+        self._made: dict[int, Message] = {}
         self.inputs = set(params["inputs"])
         self._items: list[Message | Segment] = []
         self._numbers = itertools.count(1)
@@ -109,10 +111,23 @@ class Thread:
     def messages(self) -> list[Message]:
         """Return all messages, in a new list."""
         with self._lock:
-            found = list(self._before)
+            found = [self._message(place) for place in range(len(self._given))]
             for item in self._items:
                 found.extend([item] if isinstance(item, Message) else self._built(item))
             return found
+
+    def own_inputs(self) -> list[Message]:
+        """Return the messages that this run is to answer, with those that have steered it."""
+        with self._lock:
+            given = [place for place, one in enumerate(self._given) if one["id"] in self.inputs]
+            found = [self._message(place) for place in given]
+            found += [item for item in self._items if isinstance(item, Message)]
+            return [message for message in found if message.role == "user"]
+
+    def _message(self, place: int) -> Message:
+        if place not in self._made:
+            self._made[place] = Message.of(self._given[place])
+        return self._made[place]
 
     def _segment(self) -> Segment:
         last = self._current

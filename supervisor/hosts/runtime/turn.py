@@ -48,8 +48,7 @@ class TurnBase:
     @property
     def inputs(self) -> list[Message]:
         """This run's own messages, in order of acceptance; empty in a run that was resumed without any."""
-        inputs = self._run.thread.inputs
-        return [message for message in self.messages if message.id in inputs and message.role == "user"]
+        return self._run.thread.own_inputs()
 
     @property
     def traceparent(self) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -123,8 +124,8 @@ class Message:
         parts = tuple(made(PARTS[part["type"]], part) for part in given.get("parts") or () if part["type"] in PARTS)
         answer = made(AnswerInfo, given["answer"]) if given.get("answer") else None
         attachments = tuple(given.get("attachments") or ())
-        own = made(cls, given)
-        return dataclasses.replace(own, tool_calls=calls, attachments=attachments, parts=parts, answer=answer)
+        more = {"tool_calls": calls, "attachments": attachments, "parts": parts, "answer": answer}
+        return made(cls, {**given, **more})
 
 
 @dataclass(frozen=True)
@@ -140,5 +141,10 @@ class ToolResult:
 
 def made(kind: Callable[..., T], given: Mapping[str, Any]) -> T:
     """Make a dataclass from JSON; unknown fields are ignored."""
-    names = {field.name for field in dataclasses.fields(typing.cast("Any", kind))}
+    names = _names(kind)
     return kind(**{name: value for name, value in given.items() if name in names})
+
+
+@functools.cache
+def _names(kind: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(typing.cast("Any", kind)))

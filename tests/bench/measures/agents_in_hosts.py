@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import psutil
 from actors import NewMessage, Stop
 from supervisor import Agent, Config, SessionHandle, Supervisor
 from supervisor.hosts.host import HostState
+from supervisor.hosts.status import AgentStatus
 from tests.bench.figure import Figure, Rounds
 from tests.bench.kit import WAIT_S, median_ms, timed
 from tests.bench.talker import talker
@@ -56,7 +57,7 @@ def agents_in_hosts(folder: Path, rounds: Rounds) -> Iterator[Figure]:
         name = "a Stop to the receipt of a run in a host"
         yield Figure(GROUP, name, median_ms(stops[SPARE]), "ms", inside, INSIDE, inside + RECEIPT_LATER_MAX_MS)
     with _running(folder / "alone", SPARE) as daemon:
-        _await_spare(daemon)
+        _await_quiet([daemon])
         yield Figure(GROUP, "memory of a spare, private", _private_mb(), "MB", limit=MEMORY_MAX_MB)
 
 
@@ -74,22 +75,30 @@ def _running(folder: Path, name: str) -> Iterator[Supervisor]:
 
 
 def _each(daemons: dict[str, Supervisor], rounds: int, measure: Callable[[str], float]) -> By:
-    """Measure all in turn, `rounds` times; returns seconds by name."""
+    """Measure all in turn, `rounds` times; returns seconds by name.
+
+    Each alone: behind a run in a spare host, that host ends and the next one imports, beside whatever is measured next.
+    """
     taken: By = {name: [] for name in daemons}
     for _ in range(rounds):
-        for name, daemon in daemons.items():
-            if name == SPARE:
-                _await_spare(daemon)
+        for name in daemons:
+            _await_quiet(daemons.values())
             taken[name].append(measure(name))
     return taken
 
 
-def _await_spare(daemon: Supervisor) -> None:
-    """Wait until a spare is ready, and nothing of what was measured before is at work."""
+def _await_quiet(daemons: Iterable[Supervisor]) -> None:
+    """Wait until all spares are ready, and no host of what was measured before is at work."""
     until = time.monotonic() + WAIT_S
-    while not all(host.state is HostState.SPARE for agent in daemon.hosts() for host in agent.hosts):
-        assert time.monotonic() < until, "a spare is ready in time"
-        time.sleep(0.002)
+    for daemon in daemons:
+        while not all(_is_quiet(agent) for agent in daemon.hosts()):
+            assert time.monotonic() < until, "all spares are ready in time"
+            time.sleep(0.002)
+
+
+def _is_quiet(agent: AgentStatus) -> bool:
+    states = [host.state for host in agent.hosts]
+    return states.count(HostState.SPARE) == agent.spares and not {*states} - {HostState.SPARE, HostState.KEPT}
 
 
 def _events(session: SessionHandle, content: str) -> Iterator[tuple[str, str]]:
