@@ -43,6 +43,7 @@ from actors.messages import (
     Halt,
     HandOverRequested,
     HostGraceOver,
+    HostStartDue,
     KillProcess,
     LateRefused,
     OutputRead,
@@ -215,7 +216,7 @@ class RunActor(Actor):
                     settle(reply, message.messages)
             case Halt():
                 self._halt(message)
-            case HostGraceOver() | OutputRead():
+            case HostGraceOver() | HostStartDue() | OutputRead():
                 self._host_message(message)
             case RunDeadline():
                 self._deadline(message)
@@ -445,8 +446,19 @@ class RunActor(Actor):
         self._spawns.heard(report)
         if isinstance(report.news, ProcessEnded):
             self._forget_tree(report.process_id)
-        self.tell_parent(report)
+        if not self._host.holds_back(report):
+            self.tell_parent(report)
         self._stop_if_done()
+
+    def _report_start(self) -> None:
+        start = self._host.take_start()
+        if start is not None:
+            super().tell_parent(start)
+
+    def tell_parent(self, message: object) -> None:
+        """Tell the session, behind the start of the host."""
+        self._report_start()
+        super().tell_parent(message)
 
     def _stray(self, news: StrayFound | StrayEnded) -> None:
         """Code of the run has started something by itself, or that has ended."""
@@ -457,9 +469,11 @@ class RunActor(Actor):
         self.tell_parent(news)
         self._stop_if_done()
 
-    def _host_message(self, message: HostGraceOver | OutputRead) -> None:
+    def _host_message(self, message: HostGraceOver | HostStartDue | OutputRead) -> None:
         if isinstance(message, OutputRead):
             self._host.output_read()
+        elif isinstance(message, HostStartDue):
+            self._report_start()
         else:
             self._host.end(agent_runs=self._agent_running)
 

@@ -3,20 +3,34 @@
 Reports on the tree go two ways: up to the session, as of any tree, and to the host's connection (`Hosts.heard`). A
 halt of the run ends the host, but not at once: the token has cancelled its agent, which cleans up there. No signal
 interrupts that before the agent has ended, or the grace is over.
+
+The news that the host has started is put on record with the next news of the run, or a moment later. A spare has
+started long ago, and a commit for that alone would be ahead of the agent's first line.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from actors.gate.cell import Cell
 from actors.hierarchy.process import ProcessActor, claim_for_run_end
 from actors.kernel.actor import Actor, tell
-from actors.messages import Halt, HostGraceOver, ProcessNews, Release
+from actors.messages import (
+    Halt,
+    HostGraceOver,
+    HostStartDue,
+    ProcessNews,
+    ProcessReport,
+    ProcessStarted,
+    Release,
+)
 from actors.model import Address
 from actors.ports import Hosts, Ports, Timer
+
+START_HELD_S: Final = 0.02
+"""How long the start of a host waits at most for other news of its run."""
 
 
 class RunHost:
@@ -41,6 +55,8 @@ class RunHost:
         # When its time to end by itself is over, in monotonic seconds.
         self._due = 0.0
         self._timer: Timer | None = None
+        self._start: ProcessReport | None = None
+        self._start_timer: Timer | None = None
         # What waits until the output is read.
         self._then: Callable[[], None] | None = None
 
@@ -68,6 +84,23 @@ class RunHost:
         """A report from the processes port itself: pass it to the hosts port, which ignores those on other trees."""
         if self._ports.hosts is not None:
             self._ports.hosts.heard(news.process_id, news)
+
+    def holds_back(self, report: ProcessReport) -> bool:
+        """Keep the news that the host has started; see above. False: it is other news, which is told now."""
+        if not isinstance(report.news, ProcessStarted) or report.process_id != self.id or self._halt is not None:
+            return False
+        self._start = report
+        if self._start_timer is None:
+            self._start_timer = self._ports.clock.call_later(START_HELD_S, self._owner.actor_ref, HostStartDue())
+        return True
+
+    def take_start(self) -> ProcessReport | None:
+        """Return what was kept, to be told ahead of anything else; None: nothing was."""
+        start, self._start = self._start, None
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None
+        return start
 
     def let_go(self) -> None:
         """The tree belongs to the session now: its actor ends, and ends nothing."""

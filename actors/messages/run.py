@@ -91,6 +91,10 @@ class HostGraceOver(TimerFired, frozen=True):
     """The host of a halted run has had its time to end by itself."""
 
 
+class HostStartDue(TimerFired, frozen=True):
+    """The start of the run's host has waited for other news of the run as long as it may."""
+
+
 class RunDeadline(TimerFired, frozen=True):
     """The run's time is up."""
 

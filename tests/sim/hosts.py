@@ -2,8 +2,8 @@
 
 A host is a process tree of `SimProcesses`. Its code is a coroutine that says and asks through the turn of its run, as
 what reads a host's frames does. Words to it take their time: that it is to run, and that its run is cancelled. Its
-answer may be late, or never come; and it may die at each word that it says. Where its command has exited its code does
-not go on, and what it would have said is said to nobody.
+answer may be late, or never come; and it may die at each word that it says. Texts may go on together, a moment later.
+Where its command has exited its code does not go on, and what it would have said is said to nobody.
 
 One that is kept may have something left of an earlier run, which speaks under the fence of that run. One may lie about
 the answers of models (`host_answers`): then it is cut off.
@@ -12,6 +12,7 @@ the answers of models (`host_answers`): then it is cut off.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -20,10 +21,12 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
+from pykka import ActorDeadError
+
 from actors.errors import described
 from actors.events import TextData
 from actors.hosts import HostedAgent, ToolOffer
-from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessStarted
+from actors.messages import ProcessEnded, ProcessExited, ProcessNews, ProcessStarted, Said, SaidTogether
 from actors.model import How, JsonObject
 from actors.plugin.execution import AgentDone
 from actors.plugin.turn import AsyncTurn
@@ -45,6 +48,7 @@ LATE_S: Final = 0.5
 LATE: Final = 0.3
 DIES: Final = 1 / 60
 NEVER: Final = 1 / 25
+TOGETHER: Final = 1 / 2
 LINGERS: Final = 1 / 3
 REPLACED: Final = 1 / 20
 UNWANTED: Final = 1 / 10
@@ -73,6 +77,7 @@ class Host:
     exited: bool = False
     gone: bool = False
     core: TurnCore | None = None
+    pass_on: Callable[[], None] = lambda: None
     finish: Finish | None = None
     cancelled: bool = False
     cut_off: bool = False
@@ -141,6 +146,7 @@ class SimHosts:
         # Of a source of its own: what else is drawn stays what it was.
         self._unwanted = Random(f"unwanted {hosting.seed if hosting is not None else 0}")
         self._lies = Random(f"lies {hosting.seed if hosting is not None else 0}")
+        self._together = Random(f"together {hosting.seed if hosting is not None else 0}")
         self._loop = loop
         self._processes = processes
         self._ids = ids
@@ -305,16 +311,30 @@ class SimHosts:
         if not host.started:
             self._loop.call_later(0.01, self._begin, host, core)
             return
-        say = core._tell
+        say, said = core._tell, list[Said]()
 
         def tell(message: object) -> None:
             # Of a host that has died, or was cut off, nothing is said any more.
-            if not host.exited and not host.cut_off:
+            if host.exited or host.cut_off:
+                return
+            if isinstance(message, Said) and isinstance(message.data, TextData) and self._draw(self._together, TOGETHER):
+                if not said:
+                    self._soon(pass_on)
+                said.append(message)
+            else:
+                pass_on()
                 say(message)
-                if self._draw(host.random, DIES):
-                    self._soon(self._dies, host)
+            if self._draw(host.random, DIES):
+                self._soon(self._dies, host)
 
-        core._tell = tell
+        def pass_on() -> None:
+            texts = tuple(said)
+            said.clear()
+            if texts:
+                with contextlib.suppress(ActorDeadError):
+                    say(texts[0] if len(texts) == 1 else SaidTogether(core.address, texts))
+
+        core._tell, host.pass_on = tell, pass_on
         host.task = self._loop.create_task(self._agent(host, core))
         host.task.add_done_callback(_looked_at)
         if host.cancelled:
@@ -350,6 +370,7 @@ class SimHosts:
     def _answers(self, host: Host, core: TurnCore, done: AgentDone) -> None:
         if not host.exited and host.core is core and host.finish is not None:
             finish, host.finish, host.task = host.finish, None, None
+            host.pass_on()
             finish(done)
             if done.how is How.RETURNED and self._draw(host.random, LINGERS):
                 self._says_more(host, core, 3)
@@ -413,6 +434,7 @@ class SimHosts:
             finish(RuntimeError(why))
         if host.finish is not None:
             finish, host.finish = host.finish, None
+            host.pass_on()
             finish(AgentDone(How.RAISED, None, why))
 
 
