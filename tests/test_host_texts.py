@@ -137,6 +137,20 @@ def test_the_credit_of_texts_that_go_on_together_is_that_of_each(hosts: Hosting)
     assert run.said() == ["1", "2", "3", "4"]
 
 
+def test_a_defect_behind_the_last_frame_of_a_piece_fails_the_run_and_holds_nothing_up(
+    hosts: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, run, _ = hosts.running(can=["credit"], settings=ROOMY)
+
+    def broken(message: object) -> None:
+        raise ValueError("by mistake")
+
+    monkeypatch.setattr(run.core, "tell", broken)
+    tree.host.write(lines(run, ["a", "b"]))
+    assert "a defect of the daemon: ValueError: by mistake" in str(run.end().error)
+    assert tree.host.closed()
+
+
 # ── Its start ─────────────────────────────────────────────────────────────────────────────────────
 
 

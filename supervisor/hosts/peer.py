@@ -158,7 +158,11 @@ class Peer:
 
     def handed_over(self) -> None:
         """Take note that for now no line follows."""
-        self._owner.handed_over()
+        try:
+            self._owner.handed_over()
+        except Exception as error:  # noqa: BLE001  # as in `line`
+            logger.exception("what a host has said could not be passed on")
+            self._break(f"its frames could not be passed on, which is a defect of the daemon: {described(error)}")
 
     def too_long(self, beginning: bytes) -> None:
         """Handle a line that is longer than the limit."""

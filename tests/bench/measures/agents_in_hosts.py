@@ -36,23 +36,24 @@ By = dict[str, list[float]]
 
 
 def agents_in_hosts(folder: Path, rounds: Rounds) -> Iterator[Figure]:
-    """Yield the figures. All three are measured in turn, so that each meets the same load."""
+    """Yield the figures. Those that are compared are measured in turn, so that each meets the same load."""
     with contextlib.ExitStack() as stack:
         daemons = {name: stack.enter_context(_running(folder, name)) for name in AGENTS}
         sessions = {name: daemon.session("measured") for name, daemon in daemons.items()}
         _read(sessions[KEPT], "texts 1")
 
-        starts = _each(daemons, rounds.polite, lambda name: _first_line(sessions[name]))
         for name, times in ((SPARE, SPARE_TIMES_MAX), (KEPT, KEPT_TIMES_MAX)):
+            starts = _each(daemons, (name, INSIDE), 2 * rounds.polite, lambda one: _first_line(sessions[one]))
             yield _compared(f"message to the first line in a {name}", starts, name, times)
 
-        published = _each(daemons, 3, lambda name: _published(sessions[name]))
+        published = _each(daemons, (KEPT, INSIDE), 5, lambda name: _published(sessions[name]))
         yield _compared("said to published in a kept host", published, KEPT, PUBLISHED_TIMES_MAX)
 
-        spent = _each(daemons, 5, lambda name: timed(lambda: _read(sessions[name], f"texts {rounds.texts}")))
+        said = f"texts {rounds.texts}"
+        spent = _each(daemons, (KEPT, INSIDE), 7, lambda name: timed(lambda: _read(sessions[name], said)))
         yield _compared(f"{rounds.texts} texts from a kept host", spent, KEPT, TEXTS_TIMES_MAX)
 
-        stops = _each(daemons, rounds.polite, lambda name: _stop(sessions[name]))
+        stops = _each(daemons, (SPARE, INSIDE), rounds.polite, lambda name: _stop(sessions[name]))
         inside = median_ms(stops[INSIDE])
         name = "a Stop to the receipt of a run in a host"
         yield Figure(GROUP, name, median_ms(stops[SPARE]), "ms", inside, INSIDE, inside + RECEIPT_LATER_MAX_MS)
@@ -74,14 +75,16 @@ def _running(folder: Path, name: str) -> Iterator[Supervisor]:
         yield daemon
 
 
-def _each(daemons: dict[str, Supervisor], rounds: int, measure: Callable[[str], float]) -> By:
-    """Measure all in turn, `rounds` times; returns seconds by name.
+def _each(
+    daemons: dict[str, Supervisor], names: tuple[str, ...], rounds: int, measure: Callable[[str], float]
+) -> By:
+    """Measure these in turn, `rounds` times; returns seconds by name.
 
     Each alone: behind a run in a spare host, that host ends and the next one imports, beside whatever is measured next.
     """
-    taken: By = {name: [] for name in daemons}
+    taken: By = {name: [] for name in names}
     for _ in range(rounds):
-        for name in daemons:
+        for name in names:
             _await_quiet(daemons.values())
             taken[name].append(measure(name))
     return taken
