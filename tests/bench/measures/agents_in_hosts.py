@@ -30,7 +30,7 @@ AGENTS: dict[str, Agent | Callable[..., Any]] = {
 }
 SPARE_TIMES_MAX, KEPT_TIMES_MAX, PUBLISHED_TIMES_MAX, TEXTS_TIMES_MAX = 2.0, 1.1, 1.3, 1 / 0.85
 RECEIPT_LATER_MAX_MS, MEMORY_MAX_MB = 12.0, 12.0
-TIMED_TEXTS = 100
+TIMED_TEXTS = 50
 
 By = dict[str, list[float]]
 
@@ -46,7 +46,7 @@ def agents_in_hosts(folder: Path, rounds: Rounds) -> Iterator[Figure]:
             starts = _each(daemons, (name, INSIDE), 2 * rounds.polite, lambda one: _first_line(sessions[one]))
             yield _compared(f"message to the first line in a {name}", starts, name, times)
 
-        published = _each(daemons, (KEPT, INSIDE), 5, lambda name: _published(sessions[name]))
+        published = _each(daemons, (KEPT, INSIDE), 12, lambda name: _published(sessions[name]))
         yield _compared("said to published in a kept host", published, KEPT, PUBLISHED_TIMES_MAX)
 
         said = f"texts {rounds.texts}"
