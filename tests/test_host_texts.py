@@ -11,6 +11,7 @@ import pytest
 
 from actors.messages import CallRequested, Said, SaidTogether, SaveRequested, SteeringRequested
 from actors.model import How
+from actors.plugin.execution import AgentDone
 from supervisor.hosts import pool as pool_module
 from supervisor.hosts.run import TOGETHER_MAX
 from supervisor.hosts.runtime.thread import Thread
@@ -35,8 +36,7 @@ def lines(run: OneRun, texts: list[str], *more: dict[str, Any]) -> bytes:
 
 def sizes(messages: list[Any]) -> list[int]:
     """How many texts are in each message; 0: it has none."""
-    counts = {Said: lambda one: 1, SaidTogether: lambda one: len(one.said)}
-    return [counts.get(type(one), lambda one: 0)(one) for one in messages]
+    return [len(one.said) if isinstance(one, SaidTogether) else int(isinstance(one, Said)) for one in messages]
 
 
 def test_texts_that_come_in_one_piece_go_on_together_up_to_a_limit(hosts: Hosting) -> None:
@@ -88,10 +88,14 @@ def test_progress_behind_texts_stays_behind_them(hosts: Hosting) -> None:
 def test_the_texts_before_the_end_of_an_agent_are_passed_on_before_it(hosts: Hosting, end: str) -> None:
     tree, run, frame = hosts.running(can=["credit"], settings=ROOMY)
     before: list[int] = []
-    finish = run.finish
     host_run = hosts.pool._hosts[tree.process_id]._run
     assert host_run is not None
-    host_run._finish = lambda done: (before.append(len(run.said())), finish(done))[1]
+
+    def finish(done: AgentDone) -> None:
+        before.append(len(run.said()))
+        run.finish(done)
+
+    host_run._finish = finish
     last = {
         "its answer": {"id": frame["id"], "result": {"value": None}},
         "a breach of the protocol": {"id": 99, "result": {}},

@@ -224,7 +224,7 @@ class Channel:
         if self._sock is None:
             return
         self._receiver.handed_over()
-        if self._sock is None or self._paused:
+        if self.closed or self._paused:
             return
         if len(self._unread) > LINE_MAX_BYTES:
             self._receiver.too_long(bytes(self._unread[:PIECE_BYTES]))
