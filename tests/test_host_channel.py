@@ -74,7 +74,7 @@ class Answering:
     def notified(self, notification: Notification) -> None:
         self.notifications.append(notification)
 
-    def handed_over(self) -> None:
+    def pass_on(self) -> None:
         """The owner of a peer here passes nothing on."""
 
     def broke_protocol(self, what: str) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 import pytest
 
+from actors.gate.pending import Pending
+from actors.gate.token import CancelToken
 from actors.messages import CallRequested, Said, SaidTogether, SaveRequested, SteeringRequested
 from actors.model import How
 from actors.plugin.execution import AgentDone
+from actors.plugin.foreign import Foreign
+from supervisor.hosts import frames
 from supervisor.hosts import pool as pool_module
 from supervisor.hosts.run import TOGETHER_MAX
 from supervisor.hosts.runtime.thread import Thread
 from supervisor.hosts.runtime.values import Message
+from tests.channel_kit import WAIT_S
 from tests.pool_kit import SETTINGS, Hosting, OneRun, hosting
 from tests.process_kit import until
 
@@ -76,6 +82,25 @@ def test_what_is_asked_for_behind_texts_stays_behind_them(
     assert isinstance(run.messages[1], kind)
 
 
+def test_the_end_of_a_call_that_the_host_executes_stays_behind_the_texts_before_it(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running(can=["credit"], settings=ROOMY)
+    tree.host.request("call", fence=run.fence, tool="mine", where="host")
+    call, said = run.call(), list[int]()
+    assert isinstance(call.made, Foreign)
+    token, done = CancelToken(lambda callback: callback(), run.token), threading.Event()
+    spawn = run.trees.spawn(Pending(token))
+
+    def ended(_: object) -> None:
+        said.append(len(run.said()))
+        done.set()
+
+    call.made.execute(call.address.fence, {}, token, spawn, ended)
+    execute = tree.host.next()
+    tree.host.write(lines(run, ["a", "b"], {"id": execute["id"], "result": {"content": "well"}}))
+    assert done.wait(WAIT_S)
+    assert said == [2]
+
+
 def test_progress_behind_texts_stays_behind_them(hosts: Hosting) -> None:
     tree, run, _ = hosts.running(can=["credit"], settings=ROOMY)
     shown = {"method": "progress", "params": {"fence": run.fence, "data": {"done": 1}}}
@@ -115,7 +140,7 @@ def test_texts_that_a_fence_overtakes_are_refused_and_counted(hosts: Hosting) ->
 
     def fenced_in_the_middle_of_a_piece() -> None:
         for text in ("a", "b", "c"):
-            host_run._emit(text, 50)
+            host_run._emit(frames.Emit(fence=run.fence, text=text), 50)
         assert not run.told, "the piece is not over"
         run.cancel()
         host_run.pass_on()

@@ -9,7 +9,7 @@ import pytest
 from actors.hierarchy.run import RunActor
 from actors.hierarchy.run_host import START_HELD_S
 from actors.messages import HostStartDue, ProcessEnded, ProcessReport, ProcessStarted, RunFinished, Said
-from actors.model import RunStatus
+from actors.run_status import RunStatus
 from tests.test_run_hosts import begun, hosted, ready, say
 from tests.world_kit import SEEDS, of, settled, stop
 

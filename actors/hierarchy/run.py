@@ -217,7 +217,7 @@ class RunActor(Actor):
             case Halt():
                 self._halt(message)
             case HostGraceOver() | HostStartDue() | OutputRead():
-                self._host_message(message)
+                self._host.take(message, agent_runs=self._agent_running)
             case RunDeadline():
                 self._deadline(message)
             case RecancelExecution():
@@ -446,19 +446,13 @@ class RunActor(Actor):
         self._spawns.heard(report)
         if isinstance(report.news, ProcessEnded):
             self._forget_tree(report.process_id)
-        if not self._host.holds_back(report):
-            self.tell_parent(report)
+        self._host.report(report)
         self._stop_if_done()
 
-    def _report_start(self) -> None:
-        start = self._host.take_start()
-        if start is not None:
-            super().tell_parent(start)
-
     def tell_parent(self, message: object) -> None:
-        """Tell the session, behind the start of the host."""
-        self._report_start()
-        super().tell_parent(message)
+        """Send to the session, behind the report that the host has started."""
+        for report in (*self._host.take_start(), message):
+            super().tell_parent(report)
 
     def _stray(self, news: StrayFound | StrayEnded) -> None:
         """Code of the run has started something by itself, or that has ended."""
@@ -468,14 +462,6 @@ class RunActor(Actor):
             self._strays.discard(news.stray_id)
         self.tell_parent(news)
         self._stop_if_done()
-
-    def _host_message(self, message: HostGraceOver | HostStartDue | OutputRead) -> None:
-        if isinstance(message, OutputRead):
-            self._host.output_read()
-        elif isinstance(message, HostStartDue):
-            self._report_start()
-        else:
-            self._host.end(agent_runs=self._agent_running)
 
     # ── Halting and taking over ───────────────────────────────────────────────────────────────────
 

@@ -21,6 +21,7 @@ from actors.messages import (
     Halt,
     HostGraceOver,
     HostStartDue,
+    OutputRead,
     ProcessNews,
     ProcessReport,
     ProcessStarted,
@@ -85,22 +86,33 @@ class RunHost:
         if self._ports.hosts is not None:
             self._ports.hosts.heard(news.process_id, news)
 
-    def holds_back(self, report: ProcessReport) -> bool:
-        """Keep the news that the host has started; see above. False: it is other news, which is told now."""
+    def report(self, report: ProcessReport) -> None:
+        """Report on a tree of the run; that the host has started is kept for a while, see above."""
         if not isinstance(report.news, ProcessStarted) or report.process_id != self.id or self._halt is not None:
-            return False
+            self._owner.tell_parent(report)
+            return
         self._start = report
         if self._start_timer is None:
             self._start_timer = self._ports.clock.call_later(START_HELD_S, self._owner.actor_ref, HostStartDue())
-        return True
 
-    def take_start(self) -> ProcessReport | None:
-        """Return what was kept, to be told ahead of anything else; None: nothing was."""
-        start, self._start = self._start, None
+    def take_start(self) -> tuple[ProcessReport, ...]:
+        """Return the report that was kept, if there is one: it goes ahead of anything else."""
+        kept, self._start = () if self._start is None else (self._start,), None
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
-        return start
+        return kept
+
+    def take(self, message: HostGraceOver | HostStartDue | OutputRead, *, agent_runs: bool) -> None:
+        """Handle a message that is about the host."""
+        match message:
+            case OutputRead():
+                self.output_read()
+            case HostStartDue():
+                for kept in self.take_start():
+                    self._owner.tell_parent(kept)
+            case HostGraceOver():
+                self.end(agent_runs=agent_runs)
 
     def let_go(self) -> None:
         """The tree belongs to the session now: its actor ends, and ends nothing."""

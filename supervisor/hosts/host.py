@@ -287,7 +287,7 @@ class Host:
         if self._run is not None:
             self._run.first()
 
-    def handed_over(self) -> None:
+    def pass_on(self) -> None:
         """Pass on what its run has said."""
         if self._run is not None:
             self._run.pass_on()

@@ -44,8 +44,8 @@ class Owner(Protocol):
     def notified(self, notification: Notification) -> None:
         """Handle a notification."""
 
-    def handed_over(self) -> None:
-        """Take note that for now no frame follows."""
+    def pass_on(self) -> None:
+        """Pass on the texts that were kept: what follows is no text, or for now nothing."""
 
     def broke_protocol(self, what: str) -> None:
         """Handle a breach of the protocol. The channel is closed."""
@@ -139,6 +139,8 @@ class Peer:
 
     def _handle(self, line: bytes) -> None:
         frame = lines.decoded(line)
+        if not isinstance(frame, Notification) or frame.method != "emit":
+            self._owner.pass_on()
         if isinstance(frame, Notification):
             self._owner.notified(frame)
         elif isinstance(frame, Answer):
@@ -159,7 +161,7 @@ class Peer:
     def handed_over(self) -> None:
         """Take note that for now no line follows."""
         try:
-            self._owner.handed_over()
+            self._owner.pass_on()
         except Exception as error:  # noqa: BLE001  # as in `line`
             logger.exception("what a host has said could not be passed on")
             self._break(f"its frames could not be passed on, which is a defect of the daemon: {described(error)}")

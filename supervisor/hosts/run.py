@@ -220,8 +220,6 @@ class HostRun:
         assert self._processes is not None, "the host has the run"
         assert self._guards is not None, "the host has the run"
         size = frame.size
-        if not isinstance(params, frames.Emit):
-            self.pass_on()
         match params:
             case frames.Emit():
                 self._emit(params, size)
@@ -242,7 +240,6 @@ class HostRun:
         assert self._calls is not None, "the host has the run"
         assert self._processes is not None, "the host has the run"
         assert self._guards is not None, "the host has the run"
-        self.pass_on()
         if isinstance(params, frames.Call):
             try:
                 answer = self._answers.of_call(params)

@@ -317,7 +317,11 @@ class SimHosts:
             # Of a host that has died, or was cut off, nothing is said any more.
             if host.exited or host.cut_off:
                 return
-            if isinstance(message, Said) and isinstance(message.data, TextData) and self._draw(self._together, TOGETHER):
+            if (
+                isinstance(message, Said)
+                and isinstance(message.data, TextData)
+                and self._draw(self._together, TOGETHER)
+            ):
                 if not said:
                     self._soon(pass_on)
                 said.append(message)

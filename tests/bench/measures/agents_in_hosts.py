@@ -75,9 +75,7 @@ def _running(folder: Path, name: str) -> Iterator[Supervisor]:
         yield daemon
 
 
-def _each(
-    daemons: dict[str, Supervisor], names: tuple[str, ...], rounds: int, measure: Callable[[str], float]
-) -> By:
+def _each(daemons: dict[str, Supervisor], names: tuple[str, ...], rounds: int, measure: Callable[[str], float]) -> By:
     """Measure these in turn, `rounds` times; returns seconds by name.
 
     Each alone: behind a run in a spare host, that host ends and the next one imports, beside whatever is measured next.
