@@ -12,6 +12,8 @@ from actors import AsyncTurn, Turn
 from actors.errors import QueueFull, Refused
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.run import RunActor
+from actors.hierarchy.session import SessionActor
+from actors.hierarchy.tool import ToolActor
 from actors.model import Barrier, How, Owner, Row
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import AsyncProcess, AsyncSpawn
@@ -128,7 +130,7 @@ class Asker:
         elif self.who == "agent":
             await self.ask(turn.spawn)
         else:
-            await turn.call("ask")
+            await turn.call("start")
 
     async def ask(self, spawn: AsyncSpawn) -> str:
         """Ask. The run, or the call, is open for long after that."""
@@ -151,7 +153,7 @@ def test_l5_a_spawn_that_is_given_up_at_any_moment_leaves_no_process_while_the_r
     moment: int, who: str, owner: Owner, behind: bool
 ) -> None:
     asker = Asker(who, owner)
-    tools = [Tool(asker.ask, name="ask", isolation="task")]
+    tools = [Tool(asker.ask, name="start", isolation="task")]
     with World(moment, agents={"scripted": asker}, more_tools=tools) as world:
         if behind:
             say(world, "leave", "first")
@@ -179,6 +181,40 @@ def test_l5_a_spawn_that_is_given_up_at_any_moment_leaves_no_process_while_the_r
         assert receipt is not None
         assert receipt.complete
         assert not world.processes.alive()
+
+
+@pytest.mark.parametrize("then", ["stop", "crash", "RunActor", "ToolActor", "ProcessActor", "SessionActor"])
+@pytest.mark.parametrize("owner", list(Owner))
+@pytest.mark.parametrize("who", ["agent", "tool"])
+@pytest.mark.parametrize("moment", range(16))
+def test_l3_whatever_comes_right_behind_a_spawn_that_is_given_up_no_process_is_left(
+    moment: int, who: str, owner: Owner, then: str
+) -> None:
+    asker = Asker(who, owner)
+    tools = [Tool(asker.ask, name="start", isolation="task")]
+    with World(moment, agents={"scripted": asker}, more_tools=tools) as world:
+        run = say(world, "go")
+        assert world.run(lambda: asker.asked is not None)
+        world.run(max_steps=2 * moment)
+        asker.give_up(world)
+        world.run(max_steps=moment % 5)
+        if then == "crash":
+            after = world.crash()
+        else:
+            after = world
+            kinds = {one.__name__: one for one in (RunActor, ToolActor, ProcessActor, SessionActor)}
+            if then != "stop":
+                world.poison(kinds[then])
+        with after:
+            if then != "stop":
+                after.wait(20.0)
+            # Whatever became of it, a person ends what is left.
+            after.answer("s", stop(scope="session"))
+            settled(after)
+            assert not after.processes.alive()
+            receipt = after.disk.receipt(run)
+            assert receipt is not None
+            assert receipt.complete
 
 
 # ── Stopped at each moment ────────────────────────────────────────────────────────────────────────
