@@ -47,7 +47,11 @@ async def wait(turn):
     import asyncio
     await asyncio.sleep(1000)
 
-agents = {"fail": fail, "wait": wait}
+async def ask(turn):
+    for question in ("Deploy it?", "Really?"):
+        await turn.emit("said: " + await turn.ask(question, options=["yes", "no"]) + "\\n")
+
+agents = {"fail": fail, "wait": wait, "ask": ask}
 sys.exit(int(chat(Config(state_dir=sys.argv[1], agents=agents, agent=sys.argv[2], run_deadline_s=0.5), "s1")))
 """
 
@@ -258,6 +262,11 @@ class Desk:
 
     def terminal(self, *args: str) -> Terminal:
         terminal = Terminal([*COMMAND, *args], self.env)
+        self._open.append(terminal)
+        return terminal
+
+    def terminal_with_agent(self, agent: str) -> Terminal:
+        terminal = Terminal([sys.executable, "-c", WITH_AGENT, str(self.state_dir), agent], self.env)
         self._open.append(terminal)
         return terminal
 

@@ -13,9 +13,11 @@ from queue import SimpleQueue
 import pytest
 
 from actors.model import Policy, Waiting
+from actors.questions import Asking
 from actors.requests import NewMessage, Stop
 from actors.run_status import RunStatus
 from supervisor import Config, Supervisor
+from supervisor.console.chat.questions import Questions
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.tty.lines import LINE_MAX_BYTES, EndOfInput, Line, LineReader
 from supervisor.console.tty.pasting import ASK_FOR_MARKS, BEGIN, END, NO_MORE_MARKS, Paste
@@ -544,6 +546,55 @@ def test_on_a_terminal_a_line_that_begins_with_a_slash_is_not_sent_and_starts_no
     assert [run["status"] for run in desk.json("runs")] == ["cancelled", "queued"]
     terminal.line(" /bin/echo $((40+2))")
     terminal.screen.wait("42\r\n")
+
+
+def test_on_a_terminal_a_question_is_answered_by_its_number(desk: Desk) -> None:
+    terminal = desk.terminal_with_agent("ask")
+    terminal.screen.wait("> ")
+    terminal.line("go")
+    terminal.screen.wait("question 1: Deploy it? (yes, no)\r\n  to answer: /answer 1 TEXT")
+    for wrong in ("/answer yes", "/answer 2 yes", "/allow 0"):
+        terminal.line(wrong)
+        terminal.screen.wait("there is no such question")
+    terminal.line("/answer 1 on Monday ")
+    terminal.screen.wait("said: on Monday\r\n")
+    terminal.screen.wait("question 2: Really?")
+    terminal.line("/answer 1 no")
+    terminal.screen.wait("no call waits for this answer")
+    terminal.line("/answer 2 yes")
+    terminal.screen.wait("said: yes\r\n")
+    told = [one["content"] for one in desk.json("thread", "s1") if one["role"] == "tool"]
+    assert told == ["on Monday", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("line", "content", "allow"),
+    [
+        ("/answer 1 a\nb", "a\nb", None),
+        ("/answer 1", "", None),
+        ("/allow 1", "", True),
+        ("/decline 1  too early ", "too early", False),
+    ],
+)
+def test_a_line_that_answers_a_question(line: str, content: str, allow: bool | None) -> None:
+    questions = Questions()
+    asking = Asking("call_1", "shell", "May it?", approval=True)
+    assert questions.show(asking) == ["question 1: May it?", "  to answer: /allow 1, or /decline 1 WHY"]
+    assert questions.show(asking) == [], "it is shown once"
+    made = questions.answer(line)
+    assert made is not None
+    assert (made.call_id, made.content, made.allow) == ("call_1", content, allow)
+    assert questions.answer("/stop") is None
+    assert questions.answer("/allowed 1") is None
+
+
+def test_from_a_pipe_a_question_is_shown_with_what_answers_it(desk: Desk) -> None:
+    chatting = desk.start_with_agent("ask")
+    chatting.type("go\n")
+    chatting.err.wait("question: Deploy it?", "nobody can answer it here; Ctrl-C ends it")
+    chatting.signal(signal.SIGINT)
+    chatting.ended()
+    assert [run["status"] for run in desk.json("runs", "s1")] == ["cancelled"]
 
 
 def test_from_a_pipe_a_line_that_begins_with_a_slash_is_a_script(desk: Desk) -> None:

@@ -7,12 +7,12 @@ from typing import overload
 
 from actors.errors import NotFound
 from actors.model import Receipt, SessionActivity, SessionStatus
-from actors.requests import Accepted, NewMessage, Stop, Stopped
+from actors.requests import Accepted, Answer, Answered, NewMessage, Stop, Stopped
 from supervisor.console.chat.backends import BackendLimits, Before, TalkSession
 from supervisor.console.client.api import Api, segment
 from supervisor.console.client.follower import Follower
 from supervisor.console.tty.screen import Screen
-from supervisor.wire import MessageBody, StopBody
+from supervisor.wire import AnswerBody, MessageBody, StopBody
 
 
 class AttachedSession:
@@ -31,11 +31,20 @@ class AttachedSession:
     def ask(self, request: NewMessage, *, timeout: float | None = None) -> Accepted: ...
     @overload
     def ask(self, request: Stop, *, timeout: float | None = None) -> Stopped: ...
+    @overload
+    def ask(self, request: Answer, *, timeout: float | None = None) -> Answered: ...
 
-    def ask(self, request: NewMessage | Stop, *, timeout: float | None = None) -> Accepted | Stopped:  # noqa: ARG002
+    def ask(
+        self,
+        request: NewMessage | Stop | Answer,
+        *,
+        timeout: float | None = None,  # noqa: ARG002
+    ) -> Accepted | Stopped | Answered:
         """Send a request and return its answer. The daemon has its own limit for that; `timeout` has no meaning."""
         if isinstance(request, NewMessage):
             return self._api.post(f"{self._url}/messages", Accepted, MessageBody.of(request))
+        if isinstance(request, Answer):
+            return self._api.post(f"{self._url}/answer", Answered, AnswerBody.of(request))
         return self._api.post(f"{self._url}/stop", Stopped, StopBody.of(request))
 
     def status(self, *, timeout: float | None = None) -> SessionStatus:  # noqa: ARG002  # the daemon has its own

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from actors.errors import StoreUnavailable
 from actors.model import Event, Receipt, RunInfo, SessionStatus
-from actors.requests import Accepted, NewMessage, Stop, Stopped
+from actors.requests import Accepted, Answer, Answered, NewMessage, Stop, Stopped
 from actors.run_status import LIVE
 from supervisor.config import Config
 from supervisor.console.tty.screen import Screen
@@ -62,6 +62,8 @@ class TalkSession(Protocol):
     def ask(self, request: NewMessage, *, timeout: float | None) -> Accepted: ...
     @overload
     def ask(self, request: Stop, *, timeout: float | None) -> Stopped: ...
+    @overload
+    def ask(self, request: Answer, *, timeout: float | None) -> Answered: ...
 
     def status(self, *, timeout: float | None) -> SessionStatus:
         """The state of the session."""

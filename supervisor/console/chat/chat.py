@@ -17,7 +17,8 @@ The races, and why each is closed:
     session that was cut off are printed too.
   - A Stop names no run: it ends what runs when the session handles it. If the run has just ended, the answer says so,
     and nothing happens.
-  - Pasted text is one message. A line that begins with ``/`` is not sent: ``/stop`` must not start a run.
+  - Pasted text is one message. A line that begins with ``/`` is not sent: ``/stop`` must not start a run. Those that
+    answer a question name it by its number (`questions.py`).
   - A second Ctrl-C while a run is ending joins the first Stop and raises its mode; the first cause stands.
   - At the end of the input, the chat waits until the session is at rest and everything up to its last event is printed.
     After a signal it waits for the receipt instead, and only a limited time for the output, which may not be read.
@@ -30,19 +31,22 @@ import signal
 import threading
 import time
 from queue import Empty, SimpleQueue
+from shlex import quote
 from typing import Final
 
 from loguru import logger
 from msgspec import Struct
 
 from actors.errors import CountermandError
-from actors.events import RunEndedData, RunStartedData, RunStatusData, data_of
+from actors.events import CallWaitingData, RunEndedData, RunStartedData, RunStatusData, data_of
 from actors.model import Event, Policy, Receipt, SessionActivity
+from actors.questions import Asking
 from actors.requests import Accepted
 from actors.run_status import RunStatus
 from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
 from supervisor.console.chat.printer import OutputGone, Printed, Printer, PrinterFailed
+from supervisor.console.chat.questions import Questions
 from supervisor.console.chat.requests import ChatRequests
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.ending import EndedBy
@@ -148,6 +152,7 @@ class Chat:
         self._inbox = inbox
         self._interactive = os.isatty(0)
         self._paste = Paste()
+        self._questions = Questions()
         self._code = ExitCode.OK
         self._mine: set[str] = set()
         self._live: set[str] = set()
@@ -168,6 +173,8 @@ class Chat:
         if status.run_id is not None:
             self._live.add(status.run_id)
         self._greet()
+        for asking in status.asking:
+            self._ask(asking)
         self._printer = Printer(self._session, self._before.last_seq, self._screen, self._inbox.put)
         self._lines = LineReader(self._inbox.put)
         when_unread(lambda: self._inbox.put(OutputGone()))
@@ -238,9 +245,7 @@ class Chat:
             line = self._paste.take(entered)
         if self._leaving:
             return
-        accepted = (
-            self._send(line) if line is not None and line.text.strip() and not self._refuse_command(line) else None
-        )
+        accepted = self._send(line) if line is not None and line.text.strip() and not self._command(line) else None
         if accepted is None or accepted.run_id is None:
             self._lines.ask()
             return
@@ -256,10 +261,18 @@ class Chat:
         else:
             self._awaited = accepted.run_id
 
-    def _refuse_command(self, line: Line) -> bool:
-        """Refuse a line that a person began with a slash, and show why; return True if it was such a line."""
+    def _command(self, line: Line) -> bool:
+        """Take a line that a person began with a slash: it answers a question, or is refused. False: it is another."""
         if not (self._interactive and line.text.startswith("/")):
             return False
+        try:
+            answer = self._questions.answer(line.text)
+        except CountermandError as error:
+            self._screen.remark(*refusal_lines(error))
+            return True
+        if answer is not None:
+            self._requests.answer(answer)
+            return True
         self._screen.remark(
             f"not sent, since it begins with /: {head(line.text)}",
             "Ctrl-C stops what runs, Ctrl-D leaves; put a space in front to send it as a message",
@@ -310,10 +323,24 @@ class Chat:
                 known = any(run.run_id == run_id for run in self._before.cut_off)
                 if status in (RunStatus.FAILED, RunStatus.EXPIRED) and not known:
                     self._screen.remark(f"run {run_id} {status}{_why(data)}")
+            case CallWaitingData() as data:
+                self._ask(Asking(data.call_id, "", data.question, data.options, data.approval))
             case RunEndedData() as data:
                 self._run_ended(run_id, data.receipt, data.status)
             case _:
                 return
+
+    def _ask(self, asking: Asking) -> None:
+        """Show a question, and how it is answered."""
+        if self._interactive:
+            lines = self._questions.show(asking)
+            if lines:
+                self._screen.remark(*lines)
+        else:
+            # Its lines are messages.
+            command = f"countermand answer {quote(self._session.session)} {asking.call_id}"
+            how = f"to answer: {command}" if self._backend.outlives else "nobody can answer it here; Ctrl-C ends it"
+            self._screen.remark(f"question: {asking.question}", f"  {how}")
 
     def _run_ended(self, run_id: str, receipt: Receipt, status: RunStatus) -> None:
         self._live.discard(run_id)

@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from actors.errors import CountermandError, StoreUnavailable
 from actors.events import (
-    CallWaitingData,
     EventKind,
     ReceiptAmendedData,
     RunStatusData,
@@ -28,13 +27,11 @@ from actors.events import (
     data_of,
 )
 from actors.model import Event
-from actors.text import one_line
 from supervisor.console.chat.backends import TalkSession
-from supervisor.console.client.api import quote_shell
 from supervisor.console.render.words import head
 from supervisor.console.tty.screen import OutputClosed, Screen
 
-NEWS: Final = frozenset({EventKind.RUN_STARTED, EventKind.RUN_STATUS, EventKind.RUN_ENDED})
+NEWS: Final = frozenset({EventKind.RUN_STARTED, EventKind.RUN_STATUS, EventKind.RUN_ENDED, EventKind.CALL_WAITING})
 READ_TRIES_MAX: Final = 5
 
 
@@ -145,11 +142,6 @@ class Printer:
             case ToolRequestedData() as data if data.tool != "shell":
                 arguments = ", ".join(f"{name}={value!r}" for name, value in data.arguments.items())
                 self._screen.remark(f"calls {head(data.tool)}({head(arguments)})")
-            case CallWaitingData() as data:
-                allowed = " --allow, or --decline" if data.approval else " TEXT"
-                choice = f" ({', '.join(map(head, data.options))})" if data.options else ""
-                command = f"countermand answer {quote_shell(event.session)} {data.call_id}{allowed}"
-                self._screen.remark(f"asks: {one_line(data.question)}{choice}  To answer: {command}")
             case SessionMessageReturnedData() as data:
                 reason = data.reason.replace("_", " ")
                 self._screen.remark(f"a message was returned, {reason}: {head(data.content)}")

@@ -10,7 +10,7 @@ from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError, Invalid, StoreUnavailable
 from actors.model import Mode, Policy, SessionStatus, StopOutcome
-from actors.requests import Accepted, NewMessage, Stop, Stopped
+from actors.requests import Accepted, Answer, Answered, NewMessage, Stop, Stopped
 from actors.text import one_line
 from supervisor.console.chat.backends import BackendLimits, TalkSession
 from supervisor.console.exits import ExitCode, of_error
@@ -23,7 +23,7 @@ SOURCE: Final = "user.console"
 MAY_BE_ACCEPTED: Final = "  it may have been accepted, and then it runs: look before you enter it again"
 ROOM: Final = "look at the disk of the state directory: if it is full, free space; then enter the line again"
 
-Answer = TypeVar("Answer", Accepted, Stopped)
+R = TypeVar("R", Accepted, Stopped, Answered)
 
 
 class ChatRequests:
@@ -59,6 +59,10 @@ class ChatRequests:
             return self._session.ask(message, timeout=ASK_TIMEOUT_S)
 
         return self._answer(ask, f"not sent: {head(line.text)}", f"no answer to: {head(line.text)}")
+
+    def answer(self, answer: Answer) -> None:
+        """Answer a call that waits; a refusal is shown."""
+        self._answer(lambda: self._session.ask(answer, timeout=ASK_TIMEOUT_S), "", "the answer was not confirmed")
 
     def stop(self, reason: str, *, quiet: bool) -> Stopped | None:
         """Stop what runs; the second call kills it. Return None if nothing was running, or no answer came.
@@ -112,7 +116,7 @@ class ChatRequests:
                 remedy="look at the log (--verbose), and check the disk of the state directory",
             ) from error
 
-    def _answer(self, ask: Callable[[], Answer], refused: str, unanswered: str) -> Answer | ExitCode:
+    def _answer(self, ask: Callable[[], R], refused: str, unanswered: str) -> R | ExitCode:
         """Ask; a refusal is shown behind `refused`, and that no answer came behind `unanswered`."""
         try:
             return ask()
