@@ -17,6 +17,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
+    agent_choice.py   the agent that a session has
     usage.py     what a run has used, and how much of it a run may use
     model.py parts.py questions.py   the nouns; the parts of a model's answer; what calls ask a person
     run_status.py errors.py   the status of a run, and how it may change; the errors

@@ -76,6 +76,7 @@ class EventKind(StrEnum):
     SESSION_MESSAGE_RETURNED = "session.message_returned"
     SESSION_RESUMED = "session.resumed"
     SESSION_STATE = "session.state"
+    SESSION_AGENT = "session.agent"
     SESSION_BARRIER_FORCED = "session.barrier_forced"
     SESSION_STOP_DURABLE = "session.stop_durable"
     SESSION_QUARANTINED = "session.quarantined"
@@ -139,6 +140,7 @@ class MessageData(Data, frozen=True, kw_only=True):
     traceparent: Annotated[
         str | None, Meta(description="The sender's span, as of W3C Trace Context. Left out: none was given.")
     ] = None
+    agent: Annotated[str | None, Meta(description="The agent that it names. Left out: none.")] = None
 
 
 class MessageRetractedData(Data, frozen=True, kw_only=True):
@@ -437,6 +439,7 @@ class SessionMessageWaitingData(Data, frozen=True, kw_only=True):
     steering: Annotated[bool, Meta(description="True: for a run that is active, which may ask for it.")] = always(False)
     content: Content = always("")
     origin: Origin = always(None)
+    agent: Annotated[str | None, Meta(description="The agent that it names. Left out: none.")] = None
 
 
 class SessionMessageReturnedData(Data, frozen=True, kw_only=True):
@@ -468,6 +471,20 @@ class SessionStateData(Data, frozen=True, kw_only=True):
 
     agent: Annotated[str, Meta(description="The agent's name: each has a state of its own.")]
     changes: Annotated[JsonObject, Meta(description="The new values by key; null removes a key.")]
+
+
+class SessionAgentData(Data, frozen=True, kw_only=True):
+    """The session has another agent: it answers later messages that name none."""
+
+    event_kind: ClassVar[EventKind] = EventKind.SESSION_AGENT
+
+    agent: Annotated[str | None, Meta(description="The agent's name; null: the configured one again.")]
+    by: Annotated[
+        str, Meta(description="The origin of the message that named it, or took a hand-off back; or who handed off.")
+    ]
+    message_id: Annotated[str | None, Meta(description="That message. Left out: an agent handed the session over.")] = (
+        None
+    )
 
 
 class SessionBarrierForcedData(Data, frozen=True, kw_only=True):
@@ -558,6 +575,7 @@ EventData: TypeAlias = (
     | SessionMessageReturnedData
     | SessionResumedData
     | SessionStateData
+    | SessionAgentData
     | SessionBarrierForcedData
     | SessionStopDurableData
     | SessionQuarantinedData

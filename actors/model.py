@@ -571,6 +571,7 @@ class SessionStatus(Struct, frozen=True):
     owned: ids of the process trees that the session owns.
     usage: of all its runs so far.
     asking: the calls that wait for a person.
+    agent: which answers the next message that names none.
     """
 
     session: str
@@ -586,3 +587,4 @@ class SessionStatus(Struct, frozen=True):
     owned: tuple[str, ...] = ()
     usage: Usage = Usage()
     asking: tuple[Asking, ...] = ()
+    agent: str = ""

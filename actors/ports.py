@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
+from actors.agent_choice import AgentChoice
 from actors.hosts import HostedAgent, Hosts, ToolOffer
 from actors.model import (
     Address,
@@ -258,6 +259,7 @@ class SessionRow(Struct, frozen=True):
     forgotten_to: a request made up to this time may have been answered, and its answer may be forgotten.
     deleted: the row is a tombstone, and nothing has happened since the deletion.
     usage: of all its runs so far.
+    choice: the agent that answers its messages.
     """
 
     session: str
@@ -269,6 +271,7 @@ class SessionRow(Struct, frozen=True):
     forgotten_to: float = 0.0
     deleted: bool = False
     usage: Usage = Usage()
+    choice: AgentChoice = AgentChoice()
 
 
 class CallRow(Struct, frozen=True):

@@ -203,6 +203,8 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
         returned.
     traceparent: the sender's span, as W3C Trace Context writes it; the agent has it as `turn.traceparent`. A repeat of
         the message may have another: the first one counts.
+    agent: the name of the agent of its run. None: the agent that the session has, else the configured one. A person
+        chooses it for the session too: it also answers later messages that name none.
     """
 
     content: str
@@ -212,6 +214,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     sent_at: float | None = None
     attachments: tuple[Attachment, ...] = ()
     traceparent: str | None = None
+    agent: str | None = None
 
     if TYPE_CHECKING:
         # The value of an enum member is accepted too: `__post_init__` converts it.
@@ -224,6 +227,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
             merge: bool = True,
             sent_at: float | None = None,
             traceparent: str | None = None,
+            agent: str | None = None,
             id: str = "",  # noqa: A002  # it is the field's name
         ) -> None: ...
 
@@ -233,6 +237,8 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
         _check_traceparent(self)
         _text(self, "content", empty=True)
         _text(self, "origin")
+        if self.agent is not None:
+            _text(self, "agent")
         _check_seconds(self, "sent_at")
         _check_bool(self, "merge")
         if self.policy is not None:
@@ -469,4 +475,7 @@ def digest(request: OutsideRequest) -> bytes:
 
     content = msgspec.to_builtins(request)
     content.pop("traceparent", None)
+    if content.get("agent") is None:
+        # As of a message of a version that had no such field.
+        content.pop("agent", None)
     return hashlib.blake2b(msgspec.json.encode(content), digest_size=16).digest()

@@ -51,6 +51,7 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Without a `policy` a person's message (`origin` user) interrupts an active run, and all others wait. `merge` false
     gives a waiting message a turn of its own. A message with a `sent_at` before that of the last stop is returned.
+    `agent` is the agent of its run, and if a person sent it the session's from then on; without it the session's own.
 
     Give either `content`, or `content_base64`: bytes that need not be UTF-8. If they are not, the message shows the
     part that is, and has the bytes as an attachment.
@@ -63,6 +64,7 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     origin: Name = "user"
     merge: bool = True
     sent_at: Instant | None = None
+    agent: Name | None = None
 
     @classmethod
     def of(cls, message: NewMessage) -> Self:

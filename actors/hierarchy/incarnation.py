@@ -95,7 +95,7 @@ class Incarnation:
             ports.ids,
             ports.executor.call,
             self._plugins.isolation,
-            lambda: self._plugins.unavailable(ports.settings.agent),
+            self._plugins.refusal,
             self.hosts,
             ports.executor.token,
         )

@@ -41,6 +41,7 @@ from actors.messages import (
     CallStarted,
     ExecutionEnded,
     Halt,
+    HandOffRequested,
     HandOverRequested,
     HostGraceOver,
     HostStartDue,
@@ -173,6 +174,7 @@ class RunActor(Actor):
                 | SaidTogether()
                 | AnswerLeft()
                 | SaveRequested()
+                | HandOffRequested()
                 | LateRefused()
                 | CallStarted()
                 | CallGivenUp()

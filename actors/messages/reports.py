@@ -184,6 +184,15 @@ class SaveRequested(Report, frozen=True):
     saved: Future[None]
 
 
+class HandOffRequested(Report, frozen=True):
+    """The agent hands its session over to another one, and waits on `told`. `size` is as in `SaveRequested`."""
+
+    address: Address
+    agent: str
+    size: int | None
+    told: Future[None]
+
+
 class RunFinished(Report, frozen=True):
     """The execution of the agent ended: it returned `result` or raised `error`.
 
@@ -258,6 +267,7 @@ RunReport: TypeAlias = (
     | StrayEnded
     | SteeringRequested
     | SaveRequested
+    | HandOffRequested
     | RunFinished
     | RunExpired
 )

@@ -229,18 +229,21 @@ class Plugins:
             NotFound: there is none.
             AgentUnavailable: it could not be loaded.
         """
-        unavailable = self.unavailable(name)
-        if unavailable is not None:
-            raise unavailable
-        agent = self.agents.get(name)
-        if agent is None:
-            raise NotFound(
-                "there is no such agent",
-                expected=" | ".join(sorted(self.agents)) or "a registered agent",
-                got=name,
-                remedy="choose one of these, or register it: Config(agents={name: function})",
-            )
-        return agent
+        refusal = self.refusal(name)
+        if refusal is not None:
+            raise refusal
+        return self.agents[name]
+
+    def refusal(self, name: str) -> AgentUnavailable | NotFound | None:
+        """Return why no message can be for the agent `name`; None: one can. Any thread."""
+        if name in self.agents:
+            return None
+        return self.unavailable(name) or NotFound(
+            "there is no such agent",
+            expected=" | ".join(sorted(self.agents)) or "a registered agent",
+            got=name,
+            remedy="choose one of these, or register it: Config(agents={name: function})",
+        )
 
     def unavailable(self, name: str) -> AgentUnavailable | None:
         """Return the refusal of messages for the agent `name`, if it could not be loaded. Any thread."""

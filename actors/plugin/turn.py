@@ -22,7 +22,7 @@ from actors.plugin.foreign import GatedTask, GatedThread, Show
 from actors.plugin.pieces import pieces
 from actors.plugin.registration import duration, is_async
 from actors.plugin.spawning import AsyncSpawn, Spawn
-from actors.plugin.turn_core import PreparedCall, TurnCore
+from actors.plugin.turn_core import PreparedCall, TurnCore, hand_off_to
 from actors.text import shown
 
 T = TypeVar("T")
@@ -164,6 +164,12 @@ class Turn(_TurnBase):
         made, size = core.prepare_save(changes)
         self._spend(size)
         core.pending.wait(core.request_save(made, size), None)
+
+    def hand_off(self, agent: str) -> None:
+        """Have another agent answer the session's later messages; see `AsyncTurn.hand_off`."""
+        name, size = hand_off_to(agent)
+        self._spend(size)
+        self._core.pending.wait(self._core.request_hand_off(name, size), None)
 
     def _say(self, data: Emitted, size: int) -> None:
         self._spend(size)
@@ -354,6 +360,21 @@ class AsyncTurn(_TurnBase):
             made, size = core.prepare_save(changes)
             await self._spend(size)
             await core.pending.wait_async(core.request_save(made, size))
+
+    async def hand_off(self, agent: str) -> None:
+        """Have another agent answer the session's later messages, as far as they name none.
+
+        This run goes on, to its own end. Returns when that is durable. A rollback of this run takes it back.
+
+        Raises:
+            NotFound: there is no such agent.
+            AgentUnavailable: it could not be loaded.
+            Invalid: `agent` is no name.
+        """
+        async with self._boundary:
+            name, size = hand_off_to(agent)
+            await self._spend(size)
+            await self._core.pending.wait_async(self._core.request_hand_off(name, size))
 
     async def _say(self, data: Emitted, size: int) -> None:
         await self._spend(size)

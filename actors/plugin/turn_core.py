@@ -27,6 +27,7 @@ from actors.messages import (
     AnswerLeft,
     CallGivenUp,
     CallRequested,
+    HandOffRequested,
     LateRefused,
     Said,
     SaveRequested,
@@ -41,11 +42,12 @@ from actors.plugin.spawning import Spawn
 from actors.questions import Question
 from actors.saved import changed
 from actors.secrets import NOTHING, Withheld
-from actors.text import storable, storable_json
+from actors.text import shown, storable, storable_json
 from actors.thread import Thread
 
 TOOL_NAME_MAX_CHARS: Final = 1_024
 PROVIDER_ID_MAX_CHARS: Final = 256
+AGENT_MAX_CHARS: Final = 200
 
 Tell = Callable[[object], None]
 _encode: Final = msgspec.json.Encoder().encode
@@ -69,6 +71,19 @@ class PreparedCall(NamedTuple):
     where: Where = Where.DAEMON
     answer: str | None = None
     question: Question | None = None
+
+
+def hand_off_to(agent: object) -> tuple[str, int]:
+    """Return the name of an agent to hand a session over to, and its size. Raises Invalid if it is no name."""
+    if not isinstance(agent, str) or not agent.strip() or len(agent) > AGENT_MAX_CHARS:
+        raise Invalid(
+            "an agent is named by a text",
+            expected=f"the name of an agent, at most {AGENT_MAX_CHARS} characters",
+            got=shown(agent),
+            remedy='turn.hand_off("name")',
+        )
+    name = storable(agent)
+    return name, len(name.encode())
 
 
 class TurnCore:
@@ -229,6 +244,12 @@ class TurnCore:
         reply = self.pending.future()
         reply.add_done_callback(_brought(lambda _: self._take_saved(changes)))
         self.tell(SaveRequested(self.address, changes, size, reply))
+        return reply
+
+    def request_hand_off(self, agent: str, size: int | None) -> Future[None]:
+        """Ask for the session to be handed over; as `request_save`. The future is resolved when that is durable."""
+        reply = self.pending.future()
+        self.tell(HandOffRequested(self.address, agent, size, reply))
         return reply
 
     def _take_saved(self, changes: JsonObject) -> None:

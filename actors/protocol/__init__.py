@@ -14,6 +14,7 @@
     turns.py         waiting messages
     saves.py         what agents save for later runs
     deletion.py      when the session is deleted
+    agents.py        which agent the session has
     processes.py     spawns and output
     state.py         the data, the log, acceptance, the barrier, the step
     owned_tree.py    one process tree of the session

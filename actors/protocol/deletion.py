@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from actors.agent_choice import AgentChoice
 from actors.errors import NotFound, QueueFull, RunActive, ShuttingDown
 from actors.events import SessionDeletedData
 from actors.kernel.future import ReplyFuture
@@ -88,6 +89,7 @@ class Deletion:
         at = state.clock.wall()
         provenance, requests = state.deleting, self.call_off()
         state.thread, state.saved, state.usage = Thread(), Saved(), Usage()
+        state.choice = AgentChoice()
         state.fates, state.over, state.queued = {}, {}, {}
         state.queue = TurnQueue(state.session, state.settings.queue_max)
         state.step.requests += state.book.forget(at, repeats=bool(requests))

@@ -10,6 +10,7 @@ from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDow
 from actors.events import MessageRetractedData, SessionResumedData
 from actors.model import SUPERSEDING, Fate, Mode, Policy, Provenance, ReturnReason, Role, WithdrawOutcome
 from actors.ports import AttachmentRow
+from actors.protocol.agents import Agents
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
@@ -21,8 +22,9 @@ from actors.run_status import RunStatus
 class Intake:
     """Decides on NewMessage, Resume and Withdraw. What it refuses has changed nothing."""
 
-    def __init__(self, state: SessionState, turns: Turns, runs: Runs) -> None:
+    def __init__(self, state: SessionState, turns: Turns, runs: Runs, agents: Agents) -> None:
         self._state = state
+        self._agents = agents
         self._turns = turns
         self._runs = runs
 
@@ -31,7 +33,7 @@ class Intake:
     def new_message(self, message: NewMessage, at: float) -> Accepted:
         """Take a message: it starts a run, steers one, or waits."""
         state = self._state
-        self._refuse_unless_serving("a new message")
+        self._refuse_unless_serving("a new message", message.agent or state.agent)
         # The content stands for an attachment if the message is not UTF-8.
         size = sum(len(one.data) for one in message.attachments) or len(message.content.encode())
         if size > state.settings.message_max_bytes:
@@ -76,11 +78,14 @@ class Intake:
             return self._enqueue(message, at)
         if active is None:
             if len(queue) and not queue.parked and policy not in SUPERSEDING:
-                return self._enqueue(message, at)
+                accepted = self._enqueue(message, at)
+                # What waits may wait for its agent, which is not this message's.
+                self._runs.start_next(at)
+                return accepted
             return self._start_with_all(message, at, superseded=None)
         if policy in SUPERSEDING:
             return self._supersede(active, message, at)
-        if policy is Policy.STEER and not queue.turns:
+        if policy is Policy.STEER and not queue.turns and message.agent in (None, active.info.agent):
             queue.refuse_if_full()
             self._turns.add_waiting(queue.steer(message, active.id, at))
             return Accepted(message.id, active.id, active.info.generation, policy, queued=True)
@@ -91,8 +96,8 @@ class Intake:
         return Accepted(message.id, row.run_id, None, Policy.ENQUEUE, queued=True)
 
     def _start_with_all(self, message: NewMessage, at: float, superseded: str | None) -> Accepted:
-        """Start a run whose inputs are all that waits, then `message`."""
-        run_id, waited, shown = self._turns.take_all(at, message.id)
+        """Start a run whose inputs are all that waits for the same agent, then `message`."""
+        run_id, waited, shown = self._turns.take_with(at, message.id, message)
         self._runs.start(run_id, (*waited, message), at, counted=superseded is not None)
         return Accepted(
             message.id,
@@ -117,6 +122,7 @@ class Intake:
         self._runs.close(active, RunStatus.CANCELLING, provenance, at, noted=noted)
         if rollback:
             self._retract(active, message.origin)
+            self._agents.rolled_back(active, message)
         self._runs.halt(active, provenance, Mode.GRACEFUL)
         accepted = self._start_with_all(message, at, superseded=active.id)
         self._runs.settle_if_done(active, at)
@@ -128,7 +134,7 @@ class Intake:
         own = tuple(m.id for m in messages if m.id in inputs and m.role == Role.USER and m.origin == origin)
         self._state.event(MessageRetractedData(run_id=record.id, ids=own), record)
 
-    def _refuse_unless_serving(self, what: str) -> None:
+    def _refuse_unless_serving(self, what: str, agent: str) -> None:
         state = self._state
         if state.deleting is not None:
             raise NotFound(
@@ -151,7 +157,7 @@ class Intake:
                 got=what,
                 remedy="send it again, under the same id, after the restart",
             )
-        unavailable = state.unavailable()
+        unavailable = state.unavailable(agent)
         if unavailable is not None:
             raise unavailable
 
@@ -160,7 +166,7 @@ class Intake:
     def resume(self, resume: Resume, at: float) -> Resumed:
         """Start a run with all that waits, or with the thread as it is."""
         state = self._state
-        self._refuse_unless_serving("a Resume")
+        self._refuse_unless_serving("a Resume", state.agent)
         if state.active is not None:
             raise RunActive(
                 "a run is active, there is nothing to resume",
@@ -176,7 +182,7 @@ class Intake:
                 got="a session without either",
                 remedy="send a message",
             )
-        run_id, waited, shown = self._turns.take_all(at, resume.id)
+        run_id, waited, shown = self._turns.take_with(at, resume.id)
         self._runs.start(run_id, waited, at, resumed=True)
         state.event(SessionResumedData(run_id=run_id), state.active)
         return Resumed(run_id, state.generation, with_messages=shown)

@@ -13,6 +13,7 @@ up, so a call goes down in this list, never up:
     Runs           start, fence, close, halt, settle; and what goes on when something has ended
     RunHosts       the hosts in which agents run: reserved, taken back, kept
     Calls, Trees, Turns, Saves, Deletion  calls; the session's trees; waiting messages; what agents save; the deletion
+    Agents         which agent answers
     Processes      spawns and output
     SessionState   the log, acceptance, the barrier, the step
 """
@@ -31,6 +32,7 @@ from actors.messages import (
     CallGivenUp,
     CallRequested,
     CallStarted,
+    HandOffRequested,
     HandOverRequested,
     LateRefused,
     ProcessReport,
@@ -48,6 +50,7 @@ from actors.messages import (
 )
 from actors.model import Isolation, Provenance
 from actors.ports import Clock, Ids, Settings
+from actors.protocol.agents import Agents
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
 from actors.protocol.intake import Intake
@@ -76,7 +79,7 @@ class Protocol:
         ids: makes the ids of runs and receipts.
         notify: where callbacks of cancel tokens run.
         isolation: of each tool, by name.
-        unavailable: returns why the agent cannot run; None if it can.
+        unavailable: returns why an agent cannot run, by its name; None if it can.
         hosting: the agents that run in hosts; None: there are none.
         token_of: returns the token of an execution, by the id of its run or its call; see `Executor.token`.
     """
@@ -89,7 +92,7 @@ class Protocol:
         ids: Ids,
         notify: Notify,
         isolation: Mapping[str, Isolation],
-        unavailable: Callable[[], CountermandError | None] = lambda: None,
+        unavailable: Callable[[str], CountermandError | None] = lambda _: None,
         hosting: Hosting | None = None,
         token_of: Callable[[str], CancelToken | None] = lambda _: None,
     ) -> None:
@@ -97,12 +100,13 @@ class Protocol:
         processes = Processes(state)
         calls = Calls(state, processes)
         trees = Trees(state)
-        turns = Turns(state)
+        agents = Agents(state)
+        turns = Turns(state, agents)
         deletion = Deletion(state)
         hosts = RunHosts(state, trees)
         runs = Runs(state, calls, trees, turns, deletion, hosts)
         stops = Stops(state, trees, turns, runs)
-        requests = Requests(state, Intake(state, turns, runs), stops, runs, deletion)
+        requests = Requests(state, Intake(state, turns, runs, agents), stops, runs, deletion)
         self.state = state
         self.trees = trees
         self.deletion = deletion
@@ -115,6 +119,7 @@ class Protocol:
         self._calls = calls
         self._turns = turns
         self._saves = Saves(state)
+        self._agents = agents
         self.hosts = hosts
         self._part_reports = PartReports(state, processes, calls, runs, hosts)
 
@@ -156,6 +161,8 @@ class Protocol:
                 self._turns.steering_requested(report)
             case SaveRequested():
                 self._saves.requested(report)
+            case HandOffRequested():
+                self._agents.hand_off_requested(report)
             case RunFinished():
                 self._part_reports.run_finished(report)
             case RunExpired():

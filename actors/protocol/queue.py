@@ -7,7 +7,7 @@ store here: each change returns what has to be recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -33,6 +33,11 @@ def as_message(message: NewMessage, run_id: str | None, at: float | None = None)
     )
 
 
+def chooses_agent(message: NewMessage) -> bool:
+    """True if a message names an agent, and so chooses it for the session too; the first of a session does always."""
+    return message.agent is not None and message.origin == "user"
+
+
 @dataclass(slots=True)
 class PendingTurn:
     """Consecutive messages that will be the inputs of one run. They stay separate messages."""
@@ -40,6 +45,24 @@ class PendingTurn:
     run_id: str
     merge: bool
     rows: list[WaitingRow] = field(default_factory=list)
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that its messages name; None: none."""
+        return next((row.message.agent for row in self.rows if row.message.agent is not None), None)
+
+    @property
+    def chooses(self) -> bool:
+        """True if one of its messages chooses that agent for the session."""
+        return any(chooses_agent(row.message) for row in self.rows)
+
+    def takes(self, message: NewMessage) -> bool:
+        """True if a message may share the turn: both merge, and it is for the same agent.
+
+        A message that names none is for the agent that the message before it has chosen for the session.
+        """
+        named = message.agent == self.agent or (message.agent is None and self.chooses)
+        return self.merge and message.merge and named
 
 
 class TurnQueue:
@@ -91,12 +114,12 @@ class TurnQueue:
         return row
 
     def enqueue(self, message: NewMessage, fresh_run_id: str, at: float) -> tuple[WaitingRow, bool]:
-        """Add a message to the last turn if both merge, else to a new turn with `fresh_run_id`.
+        """Add a message to the last turn if that takes it, else to a new turn with `fresh_run_id`.
 
         Returns its row, and whether the turn is new.
         """
         last = self.turns[-1] if self.turns else None
-        new = last is None or not (last.merge and message.merge)
+        new = last is None or not last.takes(message)
         if last is None or new:
             last = PendingTurn(fresh_run_id, message.merge)
             self.turns.append(last)
@@ -113,7 +136,7 @@ class TurnQueue:
         """Make the steering messages into pending turns, before all others: the active run is over.
 
         They form turns as other waiting messages do. The last of these turns joins the first of the others if both
-        merge. Returns the changed rows, and the run ids of the new turns.
+        merge and name the same agent, or none. Returns the changed rows, and the run ids of the new turns.
         """
         waited, self.steering = self.steering, []
         behind, self.turns = self.turns, []
@@ -121,13 +144,14 @@ class TurnQueue:
         rows: list[WaitingRow] = []
         for row in waited:
             last = self.turns[-1] if self.turns else None
-            if last is None or not (last.merge and row.message.merge):
+            if last is None or not last.takes(row.message):
                 last = PendingTurn(fresh_run_id(), row.message.merge)
                 self.turns.append(last)
                 new.append(last.run_id)
             rows.append(WaitingRow(self._session, row.message, row.place, last.run_id, False, row.accepted_at))
             last.rows.append(rows[-1])
-        if self.turns and behind and self.turns[-1].merge and behind[0].merge:
+        last = self.turns[-1] if self.turns else None
+        if last is not None and behind and last.merge and behind[0].merge and last.agent == behind[0].agent:
             # Senders have the run id of the later turn in their answers, so that turn stays.
             joining = self.turns.pop()
             new.remove(joining.run_id)
@@ -137,9 +161,18 @@ class TurnQueue:
         self.turns += behind
         return rows, new
 
-    def take_next(self) -> PendingTurn | None:
-        """Take the first pending turn."""
-        return self.turns.pop(0) if self.turns else None
+    def take_next(self, may_start: Callable[[PendingTurn], bool]) -> PendingTurn | None:
+        """Take the first pending turn that may start: one that waits for its agent holds up no other."""
+        for index, turn in enumerate(self.turns):
+            if may_start(turn):
+                return self.turns.pop(index)
+        return None
+
+    def take_turns(self, wanted: Collection[str]) -> list[PendingTurn]:
+        """Take the turns with these run ids, in order; the others keep their places."""
+        taken = [turn for turn in self.turns if turn.run_id in wanted]
+        self.turns = [turn for turn in self.turns if turn.run_id not in wanted]
+        return taken
 
     def take_all(self) -> tuple[list[WaitingRow], list[PendingTurn]]:
         """Take all messages, in order of acceptance, and the turns, for their run ids."""

@@ -192,7 +192,7 @@ class Restoration:
             self._runs.fence(cause, record, at)
             # A run that a person wanted to end is not tried again; nor one that could only be interrupted.
             may_run = not state.quarantined and not state.interrupted
-            can_run = not stops and may_run and state.unavailable() is None
+            can_run = not stops and may_run and state.unavailable(info.agent) is None
             if can_run and info.attempt < state.settings.attempts_max and _untouched(snapshot, record):
                 again = info
             self._runs.close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)

@@ -86,17 +86,18 @@ class Runs:
             resumed: a person asked for it with a Resume.
             retry: the run whose inputs are tried again.
         """
-        state, settings = self._state, self._state.settings
+        state = self._state
         assert state.active is None, "a session has at most one active run"
         if not counted:
             state.generation += 1
         messages = list(inputs)
+        named = next((message.agent for message in messages if message.agent is not None), None)
         ids = tuple(message.id for message in messages) if retry is None else retry.inputs
         info = RunInfo(
             session=state.session,
             run_id=run_id,
             status=RunStatus.QUEUED,
-            agent=settings.agent,
+            agent=(named or state.agent) if retry is None else retry.agent,
             generation=state.generation,
             receipt_id=state.ids.new("rcpt"),
             inputs=ids,
@@ -152,10 +153,7 @@ class Runs:
         if state.restoring:
             # A run that ends meanwhile must not start the next turn ahead of a retry, or of a Stop that is replayed.
             return
-        if state.unavailable() is not None:
-            # The turn waits for its agent.
-            return
-        turn = state.queue.take_next()
+        turn = state.queue.take_next(lambda turn: state.unavailable(turn.agent or state.agent) is None)
         if turn is not None:
             self.start(turn.run_id, [row.message for row in turn.rows], at)
 

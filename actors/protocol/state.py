@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from actors.agent_choice import AgentChoice
 from actors.errors import CountermandError
 from actors.events import EventData, as_data
 from actors.gate.credit import Credit
@@ -69,13 +70,14 @@ class SessionState:
         ids: makes the ids of runs and receipts.
         notify: where callbacks of cancel tokens run.
         isolation: of each tool, by name.
-        unavailable: returns why the agent cannot run; None if it can.
+        unavailable: returns why an agent cannot run, by its name; None if it can.
         hosting: the agents that run in hosts; None: there are none.
         token_of: returns the token of an execution, by the id of its run or its call; see `Executor.token`.
 
     Attributes:
         saved: what agents have saved for later runs.
         usage: what all runs have used so far.
+        choice: the agent that answers messages which name none.
         active: the run that is in progress.
         ending: runs that are closed and not settled, by id: parts of theirs are still ending.
         late: settled runs with parts that were abandoned, by id: a late proof amends their receipts.
@@ -102,7 +104,7 @@ class SessionState:
         ids: Ids,
         notify: Notify,
         isolation: Mapping[str, Isolation],
-        unavailable: Callable[[], CountermandError | None] = lambda: None,
+        unavailable: Callable[[str], CountermandError | None] = lambda _: None,
         hosting: Hosting | None = None,
         token_of: Callable[[str], CancelToken | None] = lambda _: None,
     ) -> None:
@@ -120,6 +122,7 @@ class SessionState:
         self.thread = Thread()
         self.saved = Saved()
         self.usage = Usage()
+        self.choice = AgentChoice()
         self.step = Step()
         self.active: RunRecord | None = None
         self.ending: dict[str, RunRecord] = {}
@@ -148,6 +151,7 @@ class SessionState:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
             self.cutoffs = dict(row.cutoffs)
             self.usage = row.usage
+            self.choice = row.choice
         self.thread, self.saved = snapshot.thread, snapshot.saved
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
@@ -175,7 +179,13 @@ class SessionState:
             forgotten_to=self.book.forgotten_to,
             deleted=self.deleted,
             usage=self.usage,
+            choice=self.choice,
         )
+
+    @property
+    def agent(self) -> str:
+        """The agent that answers a message which names none."""
+        return self.choice.name or self.settings.agent
 
     @property
     def idle(self) -> bool:
@@ -228,6 +238,7 @@ class SessionState:
             owned=tuple(self.owned),
             usage=self.usage,
             asking=self._asking(),
+            agent=self.agent,
         )
 
     def _asking(self) -> tuple[Asking, ...]:

@@ -140,7 +140,7 @@ class SayHandedOver(Struct, frozen=True):
 
 
 class SaySaved(Struct, frozen=True):
-    """Tell an agent that what it saved is durable."""
+    """Tell an agent that what it saved is durable, or that it handed its session over."""
 
     saved: Future[None]
 
@@ -278,7 +278,7 @@ class RefuseHandOver(Struct, frozen=True):
 
 
 class RefuseSave(Struct, frozen=True):
-    """Tell an agent that nothing was saved."""
+    """Tell an agent that nothing was saved, or handed over."""
 
     saved: Future[None]
     error: BaseException

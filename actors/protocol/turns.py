@@ -6,6 +6,8 @@ input of a run, or is returned to its sender; and what a Stop does to the messag
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 
 from actors.events import (
@@ -20,7 +22,8 @@ from actors.gate.token import CancelToken
 from actors.messages import Steered, SteeringRequested
 from actors.model import Fate, Message, Provenance, ReturnReason, RunInfo, Waiting
 from actors.ports import WaitingRow
-from actors.protocol.queue import PendingTurn, as_message
+from actors.protocol.agents import Agents
+from actors.protocol.queue import PendingTurn, as_message, chooses_agent
 from actors.protocol.run_record import RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import GiveSteering, NothingToSteer
@@ -31,13 +34,15 @@ from actors.run_status import RunStatus
 class Turns:
     """Decides on messages that wait, and on the runs that they will start."""
 
-    def __init__(self, state: SessionState) -> None:
+    def __init__(self, state: SessionState, agents: Agents) -> None:
         self._state = state
+        self._agents = agents
 
     # ── What is recorded of a message ────────────────────────────────────────────────────────────────
 
     def add_input(self, message: NewMessage, record: RunRecord) -> None:
         """A message becomes an input of a run: only now is it in the thread."""
+        first = not self._state.fates
         self._state.fates[message.id] = Fate.INPUT
         self._state.step.unwait(message)
         data = MessageData(
@@ -48,8 +53,10 @@ class Turns:
             sent_at=message.sent_at,
             attachments=tuple(attachment.name for attachment in message.attachments),
             traceparent=message.traceparent,
+            agent=message.agent,
         )
         self._state.event(data, record)
+        self._agents.named(message, record, first=first)
 
     def add_waiting(self, row: WaitingRow) -> None:
         """A message waits."""
@@ -61,6 +68,7 @@ class Turns:
             steering=row.steering,
             content=message.content,
             origin=message.origin,
+            agent=message.agent,
         )
         self._state.event(data, None, run_id=row.run_id)
 
@@ -102,7 +110,8 @@ class Turns:
         """The active run has ended: messages that waited to steer it become pending turns, ahead of the others."""
         rows, new = self._state.queue.requeue_steering(lambda: self._state.ids.new("run"))
         for run_id in new:
-            self._queue(run_id, at)
+            agent = next((row.message.agent for row in rows if row.run_id == run_id and row.message.agent), None)
+            self._queue(run_id, agent, at)
         for row in rows:
             self.add_waiting(row)
 
@@ -118,16 +127,17 @@ class Turns:
         queue.refuse_if_full()
         row, new = queue.enqueue(message, self._state.ids.new("run"), at)
         if new:
-            self._queue(row.run_id, at)
+            self._queue(row.run_id, message.agent, at)
         self.add_waiting(row)
         return row
 
-    def _queue(self, run_id: str, at: float) -> None:
+    def _queue(self, run_id: str, agent: str | None, at: float) -> None:
         info = RunInfo(
             session=self._state.session,
             run_id=run_id,
             status=RunStatus.QUEUED,
-            agent=self._state.settings.agent,
+            # Of a session that changes its agent meanwhile, the run has the new one when it starts.
+            agent=agent or self._state.agent,
             generation=None,
             receipt_id=self._state.ids.new("rcpt"),
             created_at=at,
@@ -155,14 +165,38 @@ class Turns:
         state.over[info.run_id] = receipt.receipt_id
         return receipt.receipt_id
 
-    def take_all(self, at: float, requested_by: str) -> tuple[str, tuple[NewMessage, ...], tuple[Message, ...]]:
-        """Take everything that waits, to start one run with it now.
+    def take_with(
+        self, at: float, requested_by: str, message: NewMessage | None = None
+    ) -> tuple[str, tuple[NewMessage, ...], tuple[Message, ...]]:
+        """Take what waits for the agent of `message`, to start one run with it now; what is for others keeps its place.
+
+        None: what waits for the agent of the first waiting message, up to the first that is for another.
 
         Returns:
             The id of that run: the first turn's, or a new one; the messages; and the messages as they waited. The runs
-            of the other turns are cancelled.
+            of the other turns that were taken are cancelled.
         """
-        rows, turns = self._state.queue.take_all()
+        queue = self._state.queue
+        named = any(row.message.agent is not None for turn in queue.turns for row in turn.rows)
+        if named or any(row.message.agent is not None for row in queue.steering) or (message and message.agent):
+            # Some of it may be for another agent, and steers no run of this one.
+            self.requeue_steering(at)
+        own, agents = self._state.agent, dict[str, str]()
+        for turn in queue.turns:
+            agents[turn.run_id] = turn.agent or own
+            own = agents[turn.run_id] if turn.chooses else own
+        if message is None:
+            first = next(iter(agents.values()), own)
+            wanted = list(itertools.takewhile(lambda run_id: agents[run_id] == first, agents))
+        else:
+            agent, joins = message.agent or own, chooses_agent(message)
+            # A message that names none would be for the agent which this one chooses, if it waited on.
+            wanted = [
+                turn.run_id for turn in queue.turns if agents[turn.run_id] == agent or (joins and turn.agent is None)
+            ]
+        steering, turns = queue.pull_steering(), queue.take_turns(wanted)
+        rows = steering + [row for turn in turns for row in turn.rows]
+        queue.parked = False
         run_id = turns[0].run_id if turns else self._state.ids.new("run")
         provenance = Provenance(
             source="session.new_message",

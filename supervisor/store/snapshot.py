@@ -20,6 +20,7 @@ from actors.events import (
     ProcessHandedOverData,
     RunStartedData,
     RunStatusData,
+    SessionAgentData,
     SessionMessageReturnedData,
     SessionStateData,
     SessionStopDurableData,
@@ -47,6 +48,7 @@ _FATES: Final = frozenset(
     {
         EventKind.SESSION_MESSAGE_RETURNED,
         EventKind.SESSION_STOP_DURABLE,
+        EventKind.SESSION_AGENT,
         EventKind.RUN_STARTED,
         EventKind.RUN_STATUS,
         EventKind.RUN_ENDED,
@@ -81,6 +83,8 @@ class _Log:
             self.over.add(run_id or "")
         match data:
             case TextData() | BlockData() | ToolRequestedData() | SessionStateData() if run_id is not None:
+                self.acted.add(run_id)
+            case SessionAgentData(message_id=None) if run_id is not None:
                 self.acted.add(run_id)
             case MessageData():
                 self.fates[data.id] = Fate.INPUT

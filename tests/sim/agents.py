@@ -35,6 +35,8 @@ A message is a list of words, done one after the other:
     bad            a call of a tool that does not exist
     fail           a tool that raises
     effect=2       the agent itself has an effect behind a guard, which takes 2 s, and comes to another guard
+    to=other       in no message: one that is drawn with it names this agent
+    hand_off=other hands the session over to another agent; to one that cannot be loaded, or is not there, in vain
     save=2         saves something for later runs, so many times; ``save=0`` removes it
     steer          asks for messages that wait to steer, and says them
     stubborn       swallows its next cancels, a few times
@@ -59,7 +61,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final
 
-from actors.errors import QueueFull, Refused
+from actors.errors import AgentUnavailable, NotFound, QueueFull, Refused
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.messages import ToolResult
 from actors.model import Isolation, JsonObject, Outcome
@@ -145,14 +147,15 @@ class Speaker:
         await (emit or self.turn.emit)(f"{self.run}:{number} ")
 
 
-def scripted(watch: Watch) -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
-    """Make the agent of one world."""
+def scripted(watch: Watch, name: str = "scripted") -> Callable[[AsyncTurn], Awaitable[dict[str, int]]]:
+    """Make the agent of one world, or another one that does the same."""
 
     async def agent(turn: AsyncTurn) -> dict[str, int]:
         """Do what the inputs say, in order."""
         speaker, words = Speaker(turn), 0
         watch.inside[speaker.run] = turn.address.session
-        watch.saves.reads_state(turn.address.session, speaker.run, turn.state)
+        watch.choices.runs(turn.address.session, speaker.run, name)
+        watch.saves.reads_state(turn.address.session, speaker.run, name, turn.state)
         # From its first line on: an end that the agent swallows is one that it was told of.
         turn.cancel_token._token.add_waker(lambda: watch.executions.tells(speaker.run))
         try:
@@ -209,8 +212,8 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await _own(turn, watch, name, value)
         case "bad" | "fail":
             await turn.call("no_such_tool" if name == "bad" else name)
-        case "save" | "effect":
-            await (_save(turn, watch, int(value)) if name == "save" else _guarded(turn, watch, float(value)))
+        case "save" | "effect" | "hand_off":
+            await _DECIDED[name](turn, watch, value)
         case "steer":
             for message in await turn.steering():
                 await turn.emit(f"steered by {message.id} ")
@@ -224,6 +227,13 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.Event().wait()
         case _:
             await turn.emit(word)
+
+
+async def _hand_off(turn: AsyncTurn, watch: Watch, agent: str) -> None:
+    """Hand the session over; in vain to an agent that cannot be loaded, or is not there."""
+    with suppress(AgentUnavailable, NotFound):
+        await turn.hand_off(agent)
+        watch.choices.told(turn.address.session, turn.address.run, agent)
 
 
 async def _own(turn: AsyncTurn, watch: Watch, name: str, value: str) -> None:
@@ -579,3 +589,11 @@ class SimPlugins(Plugins):
     def isolation(self) -> dict[str, Isolation]:
         """The isolation of each tool, by name."""
         return super().isolation | {"deaf": Isolation.THREAD}
+
+
+_DECIDED: Final[dict[str, Callable[[AsyncTurn, Watch, str], Awaitable[None]]]] = {
+    "save": lambda turn, watch, value: _save(turn, watch, int(value)),
+    "effect": lambda turn, watch, value: _guarded(turn, watch, float(value)),
+    "hand_off": _hand_off,
+}
+"""Words of which the session decides, each with what does it."""

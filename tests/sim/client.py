@@ -200,8 +200,15 @@ class Client:
         match op:
             case ("new", str(content), policy, str(origin), bool(merge), age):
                 sent_at = None if age is None else wall - age
+                named = [word.removeprefix("to=") for word in content.split() if word.startswith("to=")]
                 return NewMessage(
-                    id=self._id(), content=content, policy=policy, origin=origin, merge=merge, sent_at=sent_at
+                    id=self._id(),
+                    content=" ".join(word for word in content.split() if not word.startswith("to=")),
+                    policy=policy,
+                    origin=origin,
+                    merge=merge,
+                    sent_at=sent_at,
+                    agent=named[0] if named else None,
                 )
             case ("stop", mode, aim, waiting, scope, str(origin), age):
                 made = self._id()

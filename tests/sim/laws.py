@@ -75,6 +75,7 @@ class LogLaws:
         # By run: the pids of the trees that it has handed over.
         self.handed: dict[str, set[int]] = {}
         self.waiting: list[str] = []
+        self.named: dict[str, str | None] = {}
         self.inputs: dict[str, str] = {}
         self.input_order: list[str] = []
         self.returned: dict[str, str] = {}
@@ -142,13 +143,14 @@ class LogLaws:
             case "message":
                 assert run is not None
                 assert run not in self.closed_at, f"{event.data['id']} becomes an input of {run}, which is closed (L4)"
-                self._input(event.data["id"], run)
+                self._input(event.data["id"], event.data.get("agent"), run)
             case "session.message_waiting":
                 message = event.data["message_id"]
                 assert message not in self.inputs, f"{message} waits and was an input (L4)"
                 assert message not in self.returned, f"{message} waits and was returned (L4)"
                 if message not in self.waiting:
                     self.waiting.append(message)
+                self.named[message] = event.data.get("agent")
             case "session.message_returned":
                 message = event.data["message_id"]
                 assert message not in self.inputs, f"{message} was an input and is returned"
@@ -262,14 +264,15 @@ class LogLaws:
             assert row["how"] is not None or row["kind"] == "subprocess", f"a row that does not say how it ended: {row}"
         assert not handed or receipt.get("omitted"), f"{run} handed over {handed}, which its receipt does not name (L3)"
 
-    def _input(self, message: str, run: str) -> None:
+    def _input(self, message: str, agent: str | None, run: str) -> None:
         assert message not in self.inputs, f"{message} is an input twice (L4)"
         assert message not in self.returned, f"{message} was returned and is an input (L4)"
-        if message in self.waiting:
-            assert self.waiting[0] == message, f"{message} is an input before {self.waiting[0]} (L4)"
-            self.waiting.pop(0)
-        else:
-            assert not self.waiting, f"{message} overtakes {self.waiting} (L4)"
+        place = self.waiting.index(message) if message in self.waiting else len(self.waiting)
+        ahead = self.waiting[:place]
+        # Only what waits for another agent is overtaken; see `ChoiceLaws`.
+        apart = len({agent, *(self.named[one] for one in ahead)}) > 1
+        assert not ahead or apart, f"{message} overtakes {ahead} (L4)"
+        del self.waiting[place : place + 1]
         self.inputs[message] = run
         self.input_order.append(message)
         self.run_inputs.setdefault(run, []).append(message)

@@ -24,6 +24,7 @@ TIGHT: Final = (
     "serve=60,ignores_term say=1",
     "deaf=3",
 )
+AGENTS: Final = ("scripted", "other", "other", "broken", "nobody")
 SAVES: Final = (0, 1, 1, 2, 3)
 EFFECTS_S: Final = (0, 0.1, 1, 3)
 OWN_WORDS: Final = {"run": "own", "leave": "own_left", "serve": "own_serve", "hand": "own_hand", "crowd": "own_many"}
@@ -104,3 +105,15 @@ def to_the_limit(random: Random, op: Op) -> Op:
             return ("new", random.choice(TIGHT), *rest)
         case _:
             return op
+
+
+def naming(random: Random, content: str) -> str:
+    """Have many messages name their agent, and some hand the session over."""
+    words = content.split()
+    if random.random() < 0.5:
+        words.insert(random.randint(0, len(words)), f"to={random.choice(AGENTS)}")
+    if random.random() < 0.3:
+        words.insert(random.randint(0, min(len(words), 2)), f"hand_off={random.choice(AGENTS)}")
+    if random.random() < 0.4:
+        words[:0] = ["sleep=0.3", "steer"]
+    return " ".join(words)

@@ -74,6 +74,9 @@ OWN: Final = 0.2
 ANSWERED: Final = 0.2
 """In how many schedules what agents say and call is in answers of models."""
 
+NAMING: Final = 0.2
+"""In how many schedules messages name their agents, and agents hand sessions over."""
+
 BUDGETED: Final = 0.2
 """In how many schedules runs have a budget."""
 
@@ -190,6 +193,9 @@ def draw(seed: int) -> Schedule:
     if asking.random() < ASKING:
         drawn = _in_messages(drawn, partial(rewriting.asking, asking))
         drawn = replace(drawn, script=tuple(ops.with_answers(asking, drawn.script)))
+    naming = Random(f"naming {seed}")
+    if naming.random() < NAMING:
+        drawn = _in_messages(drawn, partial(rewriting.naming, naming))
     budgeted = Random(f"budgeted {seed}")
     return _budgeted(budgeted, drawn) if budgeted.random() < BUDGETED else drawn
 

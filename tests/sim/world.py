@@ -25,6 +25,7 @@ from pykka._envelope import Envelope
 from pykka.messages import _ActorStop
 
 from actors.dead_letters import DeadLetters
+from actors.errors import Invalid
 from actors.hierarchy.incarnation import Phase
 from actors.hierarchy.session import SessionActor
 from actors.kernel.actor import Actor
@@ -163,7 +164,12 @@ class World:
         self.watch: Watch = before.watch if before else Watch(self.disk)
         self.effects: Effects = before.effects if before else Effects(self.watch)
         self.clock: SimClock = SimClock(before.clock.monotonic() if before else 0.0)
-        self._agents: dict[str, Callable[..., Any] | Unloaded] = dict(agents or {"scripted": scripted(self.watch)})
+        of_its_own: dict[str, Callable[..., Any] | Unloaded] = {
+            "scripted": scripted(self.watch),
+            "other": scripted(self.watch, "other"),
+            "broken": Unloaded("sim:broken", Invalid("its module raises", expected="", got="", remedy="")),
+        }
+        self._agents: dict[str, Callable[..., Any] | Unloaded] = dict(agents or of_its_own)
         self._more_tools = tuple(more_tools)
         self.policy = policy or RestartPolicy()
         self.store = SimStore(self.disk, self.random, self.watch)

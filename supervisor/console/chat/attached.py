@@ -83,7 +83,7 @@ class Attached:
     def before(self, name: str) -> Before:
         """The state of a session at this moment."""
         status = AttachedSession(self._api, name).status()
-        return Before(status.last_seq, (), status.waiting, status.parked)
+        return Before(status.last_seq, (), status.waiting, status.parked, status.agent)
 
     def close(self, drain_s: float | None) -> None:  # noqa: ARG002  # the daemon continues
         """Close the connections."""

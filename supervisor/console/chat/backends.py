@@ -25,12 +25,13 @@ QUIET_CLOSE_S: Final = 0.5
 
 
 class Before(Struct, frozen=True):
-    """The state of a session before the chat."""
+    """The state of a session before the chat. `agent`: the one that it has; None: the configured one."""
 
     last_seq: int = 0
     cut_off: tuple[RunInfo, ...] = ()
     waiting: int = 0
     parked: bool = False
+    agent: str | None = None
 
 
 class BackendLimits(Struct, frozen=True):
@@ -151,6 +152,7 @@ def _look(state_dir: Path, session: str) -> Before:
             cut_off=tuple(run for run in reader.runs(session) if run.status in LIVE),
             waiting=len(reader.waiting(session)),
             parked=row.parked if row is not None else False,
+            agent=row.choice.name if row is not None else None,
         )
     finally:
         reader.close()

@@ -89,7 +89,7 @@ def chat(
         config: the configuration of the supervisor that is started if no daemon runs; None: a daemon has to run.
         session: the session's name.
         endpoint: where to look for a daemon; None: do not look for one.
-        agent: the agent that the user named; a daemon with another agent is an error.
+        agent: the agent that the user named: each message names it. None: the session's.
 
     Raises:
         CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
@@ -100,7 +100,7 @@ def chat(
     inbox: SimpleQueue[Item] = SimpleQueue()
     logger.debug("chat with session {}", session)
     # Done before signals are handled: a daemon may answer late, and Ctrl-C has to end the wait.
-    attached = _attached(config, endpoint, screen, agent)
+    attached = _attached(config, endpoint, screen)
     with Signals(hand_on=lambda number: inbox.put(SignalCame(number))):
         backend: Backend
         if attached is not None:
@@ -110,7 +110,7 @@ def chat(
             backend = Embedded(config, session, screen)
         drain_s: float | None = 0.0
         try:
-            talk = Chat(backend, session, screen, inbox)
+            talk = Chat(backend, session, screen, inbox, agent)
             code = talk.run()
             # A stop has ended everything that it had to. Without one, runs of other sessions may continue for a while.
             drain_s = 0.0 if code is ExitCode.STOPPED else None
@@ -121,7 +121,7 @@ def chat(
     return code
 
 
-def _attached(config: Config | None, endpoint: Endpoint | None, screen: Screen, agent: str | None) -> Backend | None:
+def _attached(config: Config | None, endpoint: Endpoint | None, screen: Screen) -> Backend | None:
     """Attach to the daemon at an endpoint; None if there is none, and the chat has to start a supervisor."""
     if config is not None and (endpoint is None or not endpoint.is_listening()):
         return None
@@ -130,7 +130,7 @@ def _attached(config: Config | None, endpoint: Endpoint | None, screen: Screen, 
     from supervisor.console.chat.attached import Attached
     from supervisor.console.client.api import need_api
 
-    return Attached(need_api(endpoint, agent), screen)
+    return Attached(need_api(endpoint), screen)
 
 
 class Chat:
@@ -141,12 +141,16 @@ class Chat:
         session: the session's name.
         screen: where to write.
         inbox: where other threads put what happens.
+        agent: which the messages name; None: none.
     """
 
-    def __init__(self, backend: Backend, session: str, screen: Screen, inbox: SimpleQueue[Item]) -> None:
+    def __init__(
+        self, backend: Backend, session: str, screen: Screen, inbox: SimpleQueue[Item], agent: str | None = None
+    ) -> None:
         self._backend = backend
+        self._agent = agent
         self._session = backend.session(session)
-        self._requests = ChatRequests(self._session, backend.limits, screen)
+        self._requests = ChatRequests(self._session, backend.limits, screen, agent)
         self._before = backend.before(session)
         self._screen = screen
         self._inbox = inbox
@@ -458,7 +462,7 @@ class Chat:
     def _greet(self) -> None:
         if self._interactive:
             self._screen.ask_for_marks()
-            name, agent = self._session.session, self._backend.agent
+            name, agent = self._session.session, self._agent or self._before.agent or self._backend.agent
             self._screen.remark(f"countermand · session {name} · agent {agent} · {self._backend.where}")
             what = "a shell script" if agent == "shell" else "a message"
             self._screen.remark(f"Enter runs {what}, a new one takes over; Ctrl-C stops, Ctrl-D leaves.")

@@ -33,10 +33,12 @@ class ChatRequests:
         session: the session.
         limits: the limits of the session's backend.
         screen: where refusals are shown, and the progress of a stop.
+        agent: which the messages name; None: none.
     """
 
-    def __init__(self, session: TalkSession, limits: BackendLimits, screen: Screen) -> None:
+    def __init__(self, session: TalkSession, limits: BackendLimits, screen: Screen, agent: str | None = None) -> None:
         self._session = session
+        self._agent = agent
         self._limits = limits
         self._screen = screen
         self._stops = 0
@@ -55,7 +57,7 @@ class ChatRequests:
                     got=f"a line of {line.total_bytes} bytes",
                     remedy="send it in parts, or put it in a file that the agent can read",
                 )
-            message = NewMessage(content=line.text, policy=policy, merge=merge)
+            message = NewMessage(content=line.text, policy=policy, merge=merge, agent=self._agent)
             return self._session.ask(message, timeout=ASK_TIMEOUT_S)
 
         return self._answer(ask, f"not sent: {head(line.text)}", f"no answer to: {head(line.text)}")

@@ -38,7 +38,9 @@ state_dir: Final = click.option(
     help="The directory in which all state is kept. Default: COUNTERMAND_STATE_DIR, else countermand in the XDG state "
     "directory.",
 )
-agent: Final = click.option("--agent", metavar="NAME", help="The agent that answers messages.")
+agent: Final = click.option(
+    "--agent", metavar="NAME", help="The agent that answers. With send and chat, each message names it."
+)
 socket: Final = click.option(
     "--socket", metavar="PATH", help="The daemon's socket. Default: countermand.sock in the state directory."
 )

@@ -56,11 +56,16 @@ def send(
 
     # Bytes that are not UTF-8 are kept as surrogates. In an argument Python has decoded them so already.
     content = message_text(text)
-    message = NewMessage(content=content, policy=policy, origin=origin, merge=merge, id=identity or new_request_id())
-    again = identity is not None
-    return send_message(
-        options.endpoint(), session, message, agent=options.agent, again=again, wait=wait, as_json=options.as_json
+    message = NewMessage(
+        content=content,
+        policy=policy,
+        origin=origin,
+        merge=merge,
+        agent=options.agent,
+        id=identity or new_request_id(),
     )
+    again = identity is not None
+    return send_message(options.endpoint(), session, message, again=again, wait=wait, as_json=options.as_json)
 
 
 @click.command()

@@ -192,24 +192,15 @@ def find_api(endpoint: Endpoint) -> Api | None:
     return None
 
 
-def need_api(endpoint: Endpoint, agent: str | None = None) -> Api:
-    """Return the daemon at an endpoint, checking its agent if one is named.
+def need_api(endpoint: Endpoint) -> Api:
+    """Return the daemon at an endpoint.
 
     Raises:
         NoDaemon: there is none; the error says how to start one.
-        Invalid: its agent is another.
     """
     api = find_api(endpoint)
     if api is None:
         raise _not_listening(endpoint)
-    if agent is not None and agent != api.info.agent:
-        api.close()
-        raise Invalid(
-            "the daemon that runs has another agent",
-            expected=f"--agent {api.info.agent}, or none named",
-            got=f"--agent {agent}",
-            remedy="leave --agent out; or use another --state-dir, where no daemon runs",
-        )
     return api
 
 

@@ -20,7 +20,6 @@ def send(
     session: str,
     message: NewMessage,
     *,
-    agent: str | None = None,
     again: bool = False,
     wait: bool = False,
     as_json: bool = False,
@@ -33,18 +32,16 @@ def send(
         endpoint: where the daemon is.
         session: whose message it is; the session comes into being with its first one.
         message: what is sent.
-        agent: the name of the daemon's agent, where one is expected.
         again: it may have been sent before, under its id.
         wait: until the run that takes it has ended.
         as_json: print a `Delivery`.
 
     Raises:
         NoDaemon: none answers.
-        Invalid: its agent is another.
         CountermandError: the message was refused.
     """
     screen = Screen()
-    api = need_api(endpoint, agent)
+    api = need_api(endpoint)
     api.on_wait = screen.remark
     talk = AttachedSession(api, session, on_break=screen.remark)
     # Read before the message is sent, so that no later event is missed. If the message is a repeat, all its events may

@@ -9,6 +9,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
     model_answers.py  what is decided about the calls of a model's answer, and what is rendered of it
     asking.py         what calls wait for a person, and what becomes of them
     requests.py       what the protocol decides about requests: messages and their queue, Stops, deletion
+    agents.py         which agent answers
     usage.py          what is counted of runs, and their budgets
     sessions.py       what the protocol keeps of a session, and how it restores it
     session_actor.py  the session's actor: batches, hosts, reading, passivation, draining
@@ -19,6 +20,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
 
 from typing import Final
 
+from tests.sim.mutants.agents import AGENTS
 from tests.sim.mutants.asking import ASKING
 from tests.sim.mutants.daemon import DAEMON
 from tests.sim.mutants.gates import GATES
@@ -42,6 +44,7 @@ MUTANTS: Final = (
     *MODEL_ANSWERS,
     *ASKING,
     *REQUESTS,
+    *AGENTS,
     *USAGE,
     *SESSIONS,
     *SESSION_ACTOR,

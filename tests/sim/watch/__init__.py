@@ -11,6 +11,7 @@
     causes.py      CauseLaws: why a run ends
     attempts.py    AttemptLaws: which runs begin again after a failure or a crash
     saves.py       SaveLaws: what agents save, and read as the state of their session
+    choices.py     ChoiceLaws: which agent runs
     usage.py       UsageLaws: what runs have used, and their budgets
     journal.py     JournalLaws: Stops that the store does not have yet
     answers.py     AnswerLaws: what clients are answered and shown

@@ -14,6 +14,7 @@ from tests.sim.watch.answers import AnswerLaws
 from tests.sim.watch.attempts import AttemptLaws
 from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.causes import CauseLaws
+from tests.sim.watch.choices import ChoiceLaws
 from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.receipts import ReceiptLaws
 from tests.sim.watch.rest import RestLaws
@@ -36,6 +37,7 @@ class RecordLaws:
         receipts: ReceiptLaws,
         rest: RestLaws,
         usage: UsageLaws,
+        choices: ChoiceLaws,
     ) -> None:
         self._seen = seen
         self._bounds = bounds
@@ -47,6 +49,7 @@ class RecordLaws:
         self._receipts = receipts
         self._rest = rest
         self._usage = usage
+        self._choices = choices
 
     def batch(self, batch: Batch) -> None:
         """One step of a session is written: what belongs together is in it together (laws L4, L10)."""
@@ -95,6 +98,7 @@ class RecordLaws:
                     pass
         self._bounds.batch(batch)
         self._usage.batch(batch)
+        self._choices.batch(batch)
         of = batch.row or self._seen.disk.of(batch.session).row
         self._journal.without_event -= told
         if of is not None and of.deleted:

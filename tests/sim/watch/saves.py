@@ -12,15 +12,18 @@ class SaveLaws:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
 
-    def reads_state(self, session: str, run_id: str, state: JsonObject) -> None:
-        """A run reads what the last saves say that were not rolled back, of all that was durable as it started."""
+    def reads_state(self, session: str, run_id: str, agent: str, state: JsonObject) -> None:
+        """A run reads what the last saves of its agent say, of all that was durable as it started.
+
+        Those that were rolled back do not count.
+        """
         events = self._seen.disk.events(session)
         starts = [place for place, one in enumerate(events) if one.kind == "run.started" and one.run_id == run_id]
         before = events[: starts[0]] if starts else []
         undone = {one.data["run_id"] for one in before if one.kind == "message.retracted"}
         expected: JsonObject = {}
         for one in before:
-            if one.kind == "session.state" and one.run_id not in undone:
+            if one.kind == "session.state" and one.run_id not in undone and one.data["agent"] == agent:
                 expected.update(one.data["changes"])
         expected = {key: value for key, value in expected.items() if value is not None}
         if state != expected:

@@ -22,6 +22,7 @@ class UsageLaws:
         self._begun: defaultdict[str, set[str]] = defaultdict(set)
         self._asked: defaultdict[str, int] = defaultdict(int)
         self._spent: set[str] = set()
+        self._agents: dict[str, str] = {}
 
     def batch(self, batch: Batch) -> None:
         """A batch is durable: its rows have the sums of the log so far."""
@@ -47,7 +48,9 @@ class UsageLaws:
                 self._seen.break_(f"{run} has used up its budget, and goes on (L14)")
 
     def _event(self, event: Event, run: str) -> None:
-        tokens, budget = self._tokens[event.session], self._budget()
+        if event.kind == "run.started":
+            self._agents[run] = event.data["agent"]
+        tokens, budget = self._tokens[event.session], self._budget(run)
         tokens.setdefault(run, Usage())
         if run in self._spent and event.kind in SPOKEN:
             self._seen.break_(f"{run} has used up its budget, and {event.kind} follows (L14)")
@@ -68,7 +71,9 @@ class UsageLaws:
                 self._begun[run].add(event.data["call_id"])
             case "run.status" if (event.data.get("provenance") or {}).get("source") == "run.budget":
                 asked = budget.max_calls is not None and self._asked[run] > budget.max_calls
-                if event.data["status"] != RunStatus.EXPIRED or not (asked or run in self._spent):
+                # What it had used need not be stored, where the store failed.
+                spent = asked or run in self._spent or self._seen.faults
+                if event.data["status"] != RunStatus.EXPIRED or not spent:
                     self._seen.break_(f"{run} is {event.data['status']} by its budget, and had some left (L5)")
             case _:
                 pass
@@ -80,8 +85,9 @@ class UsageLaws:
     def _sum(self, tokens: dict[str, Usage], run: str) -> Usage:
         return tokens.get(run, Usage()).plus(Usage(calls=len(self._begun[run])))
 
-    def _budget(self) -> Budget:
+    def _budget(self, run: str) -> Budget:
         world = self._seen.world
         assert world is not None, "a world was entered"
-        own = Budget() if world.hosting is None else world.hosting.agent.budget
+        agent = None if world.hosting is None else world.hosting.agent
+        own = agent.budget if agent is not None and agent.name == self._agents.get(run) else Budget()
         return own.over(world.settings.budget)

@@ -16,6 +16,7 @@ from tests.sim.watch.answers import AnswerLaws
 from tests.sim.watch.attempts import AttemptLaws
 from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.causes import CauseLaws
+from tests.sim.watch.choices import ChoiceLaws
 from tests.sim.watch.ends import EndLaws
 from tests.sim.watch.executions import ExecutionLaws
 from tests.sim.watch.journal import JournalLaws
@@ -48,6 +49,7 @@ class Watch(Seen):
         self.rest = RestLaws(self)
         self.ends = EndLaws(self)
         self.saves = SaveLaws(self)
+        self.choices = ChoiceLaws(self)
         barrier = BarrierLaws(self)
         self.executions = ExecutionLaws(self, barrier)
         self.trees = TreeLaws(self, barrier, self.bounds)
@@ -63,6 +65,7 @@ class Watch(Seen):
             ReceiptLaws(self),
             self.rest,
             UsageLaws(self),
+            self.choices,
         ).batch
 
     def enter(self, world: World) -> None:
