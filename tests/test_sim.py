@@ -1686,7 +1686,7 @@ def test_the_command_shows_a_seed_that_breaks_a_law(capsys: pytest.CaptureFixtur
 
 
 def test_the_command_hunts_mutants(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["--mutants", "aimed stop", "--schedules", "100", "--json"]) == 0
+    assert main.main(["--mutants", "aimed", "--schedules", "100", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert [set(one) for one in said["mutants"]] == [{"name", "caught", "schedules"}]
     assert said["mutants"][0]["caught"] is True

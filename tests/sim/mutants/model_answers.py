@@ -67,7 +67,7 @@ MODEL_ANSWERS: Final = (
         TurnCore,
         "said",
         "if not isinstance(data, TypingData | ProgressData):",
-        "if isinstance(data, TextData):",
+        "if hasattr(data, 'text'):",
     ),
     # ── From hosts ──
     mutant(
