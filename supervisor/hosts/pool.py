@@ -61,8 +61,8 @@ TOO_MANY: Final = "the sessions keep more hosts than they may together, and this
 SPARE_NICE: Final = 10
 """How much nicer than the daemon a spare is until it has said hello: its start competes with runs."""
 
-REFILL_S: Final = 0.03
-"""How long after a host was reserved the next spare starts: by then the run has begun, with which it would compete."""
+REFILL_S: Final = 0.1
+"""How long after a host was reserved the next spare starts: not beside the beginning of the run, or an early Stop."""
 
 RESERVED_S: Final = 600.0
 """How long a host that was lost while reserved is remembered, so that its run can fail with the reason."""
