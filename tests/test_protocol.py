@@ -60,8 +60,10 @@ from actors.protocol.step import (
     StartRun,
 )
 from actors.protocol.stops import CUTOFFS_MAX
+from actors.questions import Question
 from actors.requests import (
     Accepted,
+    Answer,
     Delete,
     NewMessage,
     OutsideRequest,
@@ -74,6 +76,7 @@ from actors.requests import (
 )
 from actors.run_status import TERMINAL, RunStatus
 from actors.thread import Thread
+from tests.sim.asking import ALLOWED
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds
 from tests.sim.laws import LogLaws
@@ -398,6 +401,22 @@ class Driver:
             of = self.some_answer(address, answer) if answer is not None else None
             self.report(CallRequested(call.address, tool, {"n": 1}, problem=problem, answer=of))
 
+    def op_question(self, which: int, tool: str, answer: int | None) -> None:
+        """A call that a person has to answer, or to allow."""
+        address = self.address(which)
+        if address is not None:
+            call = SimCall(address.of_call(self.new("c")))
+            self.calls.append(call)
+            of = self.some_answer(address, answer) if answer is not None else None
+            asked = Question("May it?", approval=tool == ALLOWED)
+            self.report(CallRequested(call.address, tool, {"n": 1}, question=asked, answer=of))
+
+    def op_reply(self, which: int, allow: bool | None) -> None:
+        """A person answers a call: most often the newest, whether it waits or not."""
+        if self.calls:
+            call_id = self.calls[::-1][which % len(self.calls)].address.call or ""
+            self.request(Answer(id=self.new("a"), call_id=call_id, content="as I say", allow=allow))
+
     def some_answer(self, address: Address, which: int) -> str | None:
         """An answer of a run: most often the newest."""
         known = [answer for run, answer in self.begun if run == address.run][::-1]
@@ -559,12 +578,14 @@ requests = st.one_of(
     op("withdraw", which),
     op("again", which),
     op("reuse", which),
+    op("reply", which, st.sampled_from((True, True, False, None))),
 )
 reports = st.one_of(
     op("say", which, st.sampled_from((WORD, WORD, ProgressData(shown={"text": "word "})))),
     op("call", which, st.sampled_from(("held", "free", "none"))),
     op("call", which, st.sampled_from(("held", "free"))),
     op("begin_answer", which, st.integers(0, 2)),
+    op("question", which, st.sampled_from(("ask", ALLOWED)), st.sampled_from((None, None, 0))),
     op("call", which, st.sampled_from(("held", "free", "none")), which),
     op("answer", which, which, st.sampled_from(("text", "block", "end", "end", "leave"))),
     op("start_call", which),
