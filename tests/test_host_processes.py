@@ -135,6 +135,37 @@ def test_a_spawn_that_the_host_gives_up_is_ended_and_answered_once(hosts: Hostin
     assert run.trees.given_up == [process.process_id]
 
 
+@pytest.mark.parametrize("method", ["call", "steering", "spawn", "nothing known"])
+def test_who_gives_up_a_request_ends_no_spawn_that_had_its_id_before(hosts: Hosting, method: str) -> None:
+    tree, run, _ = hosts.running()
+    spawned(tree, run)
+    number = tree.host._numbers
+    more: dict[str, dict[str, Any]] = {"call": {"tool": "t"}, "spawn": {"argv": ["make"]}}
+    tree.host.send(id=number, method=method, params={"fence": run.fence, **more.get(method, {})})
+    give_up(tree, run, number)
+    if method == "spawn":
+        until(lambda: run.trees.given_up, "the second one to be ended")
+    # Frames are handled in their order: with the answer to this one, all before it were.
+    behind = tree.host.request("nothing known")
+    until(lambda: tree.host.next()["id"] == behind, "its answer")
+    assert run.trees.given_up == [process.process_id for _, _, process in run.trees.asked[1:]]
+
+
+def test_a_start_is_no_answer_to_another_spawn_that_has_its_id_by_now(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    number = ask(tree, run)
+    first = run.trees.next()
+    give_up(tree, run, number)
+    assert error_of(tree.host.next(), number)["code"] == Code.CANCELLED
+    tree.host.send(id=number, method="spawn", params={"fence": run.fence, "argv": ["make"]})
+    second = run.trees.next(1)
+    # It started all the same, before its end reached it.
+    settle(first._started, 77)
+    hosts.loop.call(lambda: None)
+    settle(second._started, 78)
+    assert tree.host.next()["result"] == {"process": second.process_id, "pid": 78}
+
+
 def test_only_the_last_answers_to_spawns_can_be_given_up(hosts: Hosting) -> None:
     tree, run, _ = hosts.running()
     numbers = []

@@ -297,6 +297,8 @@ class Host:
         if not self.ready:
             self._say_hello(request)
             return
+        if self._run is not None:
+            self._run.used_again(request.id)
         if request.method == "hello":
             self.broke_protocol("it said hello twice")
             return

@@ -132,9 +132,10 @@ class HostProcesses:
 
     def _started(self, request: Request, params: frames.SpawnProcess, process: Process, started: Future[int]) -> None:
         token, error = self._turn.token, started.exception()
-        if self._asked.pop(request.id, None) is None:
-            # It was given up: it has its answer, and the tree is being ended.
+        if self._asked.get(request.id) is not process:
+            # It was given up: it has its answer, and the tree is being ended. Another spawn may have its id by now.
             return
+        del self._asked[request.id]
         if error is None and token.provenance is not None:
             # It ends with the run, and the answer says so.
             error = RunCancelled(token.provenance)
@@ -206,6 +207,10 @@ class HostProcesses:
             process._give_up()
         if asked is not None or self._waits.pop(request_id, None) is not None:
             self._peer.refuse(request_id, Code.CANCELLED, "it is not waited for any more")
+
+    def used_again(self, request_id: int) -> None:
+        """A new request has this id: from here on the host gives up that one, and no spawn that had it before."""
+        self._answered.pop(request_id, None)
 
     def _kill(self, request: Request, process: Process, grace_s: float) -> None:
         process.kill(grace_s)

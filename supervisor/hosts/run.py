@@ -235,6 +235,11 @@ class HostRun:
             case _:
                 self._answer(params, frame)
 
+    def used_again(self, request_id: int) -> None:
+        """Take note that a request of the host has this id, whatever it is; see `HostProcesses.used_again`."""
+        if self._processes is not None:
+            self._processes.used_again(request_id)
+
     def requested(self, request: Request, params: Params) -> None:
         """Handle a request of this run."""
         assert self._calls is not None, "the host has the run"
