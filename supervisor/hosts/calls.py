@@ -166,8 +166,11 @@ class HostCalls:
         refuse(self._peer, request, error)
 
     def give_up(self, request_id: int) -> None:
-        """End a call that the host no longer waits for. One that has its result already is not affected."""
-        call_id = self._ids.get(request_id)
+        """End a call that the host no longer waits for. One that has its result already is not affected.
+
+        It is reported once: this costs no credit, and a host could say it again and again.
+        """
+        call_id = self._ids.pop(request_id, None)
         if call_id is not None:
             self._turn.say_given_up(call_id)
 
