@@ -18,7 +18,7 @@ from actors.plugin.spawning import Exit, Process
 from supervisor.hosts.channel import UNSENT_MAX_BYTES
 from supervisor.hosts.frames import CANCEL_REQUEST
 from supervisor.hosts.lines import Code
-from supervisor.hosts.processes import EXITS_MAX
+from supervisor.hosts.processes import EXITS_MAX, KILLS_MAX
 from tests.pool_kit import SESSION, Execution, Hosting, OneRun, Tree, hosting
 from tests.process_kit import until
 
@@ -248,6 +248,23 @@ def test_it_is_killed_and_handed_over_by_the_actor(hosts: Hosting) -> None:
     until(lambda: len(run.trees.handed) == 2, "the request")
     fail(run.trees.handed[1][1], ProcessLookupError("it has ended"))
     assert error_of(tree.host.next(), number)["data"]["type"] == "ProcessLookupError"
+
+
+def test_l14_a_host_that_kills_a_tree_again_and_again_fills_no_mailbox(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    process, other = spawned(tree, run), spawned(tree, run)
+
+    def kill(one: Process, grace_s: float) -> None:
+        number = tree.host.request("process.kill", fence=run.fence, process=one.process_id, grace_s=grace_s)
+        assert tree.host.next() == {"jsonrpc": "2.0", "id": number, "result": {}}
+
+    for grace_s in (2.0, 2.0, 3.0, 1.0, 2.0, 1.0):
+        kill(process, grace_s)
+    assert run.trees.killed == [(process.process_id, 2.0), (process.process_id, 1.0)]
+    for tenth in range(20):
+        kill(other, 9 - tenth / 10)
+    of_the_other = [grace_s for one, grace_s in run.trees.killed if one == other.process_id]
+    assert of_the_other == [*(9 - tenth / 10 for tenth in range(KILLS_MAX)), 0.0]
 
 
 @pytest.mark.parametrize("method", ["process.wait", "process.kill", "process.hand_over"])

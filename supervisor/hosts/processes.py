@@ -13,6 +13,7 @@ Everything is on the thread of all channels. Handles are settled on other thread
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 EXITS_MAX: Final = 64
 """How many handles of trees whose command has exited are kept, with at most 64 KiB of output each."""
+
+KILLS_MAX: Final = 8
+"""How often a host may kill one tree, each time with less grace; the next time that is at once."""
 
 LATE: Final = {frames.SpawnProcess: "spawn", frames.KillProcess: "kill", frames.HandOverProcess: "hand_over"}
 """The receipt's names for late requests. A late wait has no effect, and is not counted."""
@@ -75,6 +79,8 @@ class HostProcesses:
         self._open: dict[str, tuple[Process, str]] = {}
         # Of those whose command has exited, the oldest first.
         self._exited: dict[str, tuple[Process, str]] = {}
+        # Of those that were killed: how often, and the least grace.
+        self._killed: dict[str, tuple[int, float]] = {}
         self._waits: dict[int, Request] = {}
         # By request, until its answer: what is about to start.
         self._asked: dict[int, Process] = {}
@@ -108,6 +114,7 @@ class HostProcesses:
         """Forget the trees: the run is over, and the host gets only the answers to open requests."""
         self._open.clear()
         self._exited.clear()
+        self._killed.clear()
         self._answered.clear()
 
     # ── Starting ──────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +164,9 @@ class HostProcesses:
             return
         self._exited[process_id] = process, fence
         while len(self._exited) > EXITS_MAX:
-            del self._exited[next(iter(self._exited))]
+            oldest = next(iter(self._exited))
+            del self._exited[oldest]
+            self._killed.pop(oldest, None)
         error = exited.exception()
         if error is None:
             news = frames.ProcessNews(fence=fence, process=process_id, news="exited", exit=_exit(exited.result()))
@@ -213,7 +222,12 @@ class HostProcesses:
         self._answered.pop(request_id, None)
 
     def _kill(self, request: Request, process: Process, grace_s: float) -> None:
-        process.kill(grace_s)
+        """Kill a tree. Again with no less grace this does nothing, so a host cannot fill the mailbox of its run."""
+        times, least_s = self._killed.get(process.process_id, (0, math.inf))
+        if grace_s < least_s:
+            grace_s = grace_s if times < KILLS_MAX else 0.0
+            self._killed[process.process_id] = times + 1, grace_s
+            process.kill(grace_s)
         self._peer.answer(request.id, frames.Empty())
 
     def _hand_over(self, request: Request, process: Process) -> None:
