@@ -121,6 +121,17 @@ def test_a_person_may_decline_to_answer(kit: Kit, kind: str) -> None:
     assert result_of(session, run_id) == ["not_started", "Not started: the user declined: ask\\nsomebody else"]
 
 
+def test_a_question_is_not_answered_by_allowing_it(kit: Kit) -> None:
+    session = kit.session(asks)
+    run_id = say(session)
+    call_id = waits(session)
+    with pytest.raises(Invalid, match="asks a question, and not whether it may start"):
+        answer(session, call_id, " ", allow=True)
+    assert session.status().asking[0].call_id == call_id, "what is refused changes nothing"
+    answer(session, call_id, "no")
+    assert result_of(session, run_id) == "no"
+
+
 @pytest.mark.parametrize("question", ["", "  ", 7, None, b"Deploy?"])
 def test_what_is_no_question_is_refused(question: Any) -> None:
     with pytest.raises(Invalid, match="not a question"):

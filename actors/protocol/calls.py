@@ -203,7 +203,7 @@ class Calls:
 
         Raises:
             NotFound: no such call waits: it may be over, or have been answered.
-            Invalid: it does not say whether the call is allowed.
+            Invalid: it does not say whether the call is allowed; or it allows a question, and does not answer it.
             TooLarge: its content is.
         """
         state, record = self._state, self._state.active
@@ -413,6 +413,14 @@ def _check_answer(answer: Answer, approval: bool, max_bytes: int) -> None:
             expected="allow=True or allow=False",
             got="neither",
             remedy="say it: Answer(call_id=…, allow=True)",
+        )
+    if not approval and answer.allow and not answer.content.strip():
+        # The first answer stands, and an empty text is none that was meant.
+        raise Invalid(
+            "this call asks a question, and not whether it may start",
+            expected="the answer as content, or allow=False to decline",
+            got="allow=True alone",
+            remedy="say it: Answer(call_id=…, content='yes')",
         )
     size = len(answer.content.encode())
     if size > max_bytes:
