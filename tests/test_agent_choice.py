@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, NewMessage, Turn
+from actors import AsyncTurn, NewMessage, Resume, Turn
 from actors.agent_choice import AgentChoice
 from actors.errors import AgentUnavailable, Invalid, NotFound
 from actors.model import RunInfo
@@ -212,3 +212,26 @@ def test_the_api_takes_an_agent_and_shows_it(api: Api) -> None:
     assert client.get("/v1/sessions/s1/thread").json()["messages"][-1]["content"] == "second"
     refused = client.post("/v1/sessions/s1/messages", json={"content": "x", "agent": "nobody"})
     assert (refused.status_code, code(refused)) == (404, "not_found")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("by", ["message", "resume"])
+def test_l13_what_waits_for_an_agent_that_cannot_be_loaded_is_not_started_by_what_names_none(
+    seed: int, by: str
+) -> None:
+    with World(seed, settings=settings()) as world:
+        asked(world, "a", "forever")
+        asked(world, "b", agent="other", policy="enqueue")
+        world.answer("s", stop(waiting="park"))
+        world.settle()
+        broken = {"scripted": world._agents["scripted"], "other": Unloaded("m:f", Invalid("it raises"))}
+        with World(seed, agents=broken, settings=settings(), before=world) as later:
+            # It would be for the other agent, which the message before it has chosen.
+            refused = later.send("s", message("c", "say=1") if by == "message" else Resume(id="c"))
+            later.settle()
+            assert isinstance(refused.outcome(), AgentUnavailable)
+            assert [row.message.id for row in later.disk.of("s").waiting.values()] == ["b"]
+            asked(later, "d", agent="scripted")
+            later.settle()
+            assert run_of(later, "d").status is RunStatus.COMPLETED
+            assert [row.message.id for row in later.disk.of("s").waiting.values()] == ["b"]

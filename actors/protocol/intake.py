@@ -33,7 +33,8 @@ class Intake:
     def new_message(self, message: NewMessage, at: float) -> Accepted:
         """Take a message: it starts a run, steers one, or waits."""
         state = self._state
-        self._refuse_unless_serving("a new message", message.agent or state.agent)
+        # Behind messages that choose an agent for the session, one that names none is for that agent.
+        self._refuse_unless_serving("a new message", message.agent or state.queue.chosen_agent or state.agent)
         # The content stands for an attachment if the message is not UTF-8.
         size = sum(len(one.data) for one in message.attachments) or len(message.content.encode())
         if size > state.settings.message_max_bytes:
@@ -166,7 +167,7 @@ class Intake:
     def resume(self, resume: Resume, at: float) -> Resumed:
         """Start a run with all that waits, or with the thread as it is."""
         state = self._state
-        self._refuse_unless_serving("a Resume", state.agent)
+        self._refuse_unless_serving("a Resume", state.queue.first_agent or state.agent)
         if state.active is not None:
             raise RunActive(
                 "a run is active, there is nothing to resume",

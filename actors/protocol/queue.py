@@ -84,6 +84,17 @@ class TurnQueue:
     def __len__(self) -> int:
         return len(self.steering) + sum(len(turn.rows) for turn in self.turns)
 
+    @property
+    def first_agent(self) -> str | None:
+        """The agent that the first pending turn names; None: none."""
+        return self.turns[0].agent if self.turns else None
+
+    @property
+    def chosen_agent(self) -> str | None:
+        """The agent that the last of these messages to choose one chooses for the session; None: they choose none."""
+        rows = (*self.steering, *(row for turn in self.turns for row in turn.rows))
+        return next((row.message.agent for row in reversed(rows) if chooses_agent(row.message)), None)
+
     def restore(self, rows: Iterable[WaitingRow], *, parked: bool) -> None:
         """Restore the messages of the store's rows, in order of `place`."""
         self.parked = parked
