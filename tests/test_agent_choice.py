@@ -107,6 +107,20 @@ def test_l4_a_message_that_takes_over_leaves_what_waits_for_another_agent_in_its
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_l4_what_takes_over_with_a_choice_that_waited_overtakes_nothing_that_names_no_agent(seed: int) -> None:
+    with World(seed, settings=settings()) as world:
+        asked(world, "a", "forever")
+        asked(world, "b", policy="enqueue")
+        asked(world, "c", agent="other", policy="enqueue")
+        # It is for the agent that "c" chooses, and so would "b" be if it waited on.
+        taken = world.answer("s", message("d", "say=1"))
+        assert [one.id for one in taken.with_messages] == ["b", "c"]
+        settled(world)
+        assert agents(world, *"bcd") == ["other"] * 3
+        assert [event.data["id"] for event in of(world, "message")] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_l4_a_steer_for_another_agent_waits_for_a_turn(seed: int) -> None:
     with World(seed, settings=settings()) as world:
         asked(world, "a", "sleep=1 steer say=1")

@@ -189,8 +189,9 @@ class Turns:
             first = next(iter(agents.values()), own)
             wanted = list(itertools.takewhile(lambda run_id: agents[run_id] == first, agents))
         else:
-            agent, joins = message.agent or own, chooses_agent(message)
-            # A message that names none would be for the agent which this one chooses, if it waited on.
+            agent = message.agent or own
+            # A message that names none would be for the agent which this run chooses, if it waited on.
+            joins = chooses_agent(message) or any(turn.chooses and agents[turn.run_id] == agent for turn in queue.turns)
             wanted = [
                 turn.run_id for turn in queue.turns if agents[turn.run_id] == agent or (joins and turn.agent is None)
             ]
