@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from actors.model import RunInfo
 from actors.plugin.registration import Unloaded
 from actors.requests import digest
 from actors.run_status import RunStatus
+from supervisor.store.schema import STORE_NAME
 from tests.http_kit import Api, api, code
 from tests.kit import Kit, check_rest, kit, say
 from tests.sim.world import World
@@ -207,6 +209,27 @@ def test_plain_agents_hand_over_too_and_a_name_that_is_none_is_refused_there(kit
     say(session)
     check_rest(session)
     assert (told, session.status().agent) == (["invalid", "not_found"], "second")
+    say(session)
+    check_rest(session)
+    assert session.thread()[-1].content == "I am the second"
+
+
+def test_l13_the_agent_of_a_session_whose_row_cannot_be_read_is_known_from_its_log(kit: Kit) -> None:
+    async def first(turn: AsyncTurn) -> None:
+        await turn.hand_off("second")
+
+    async def second(turn: AsyncTurn) -> None:
+        await turn.emit("I am the second")
+
+    session = kit.session(agents={"shell": first, "second": second})
+    say(session)
+    check_rest(session)
+    kit.close()
+    with sqlite3.connect(kit.state_dir / STORE_NAME) as store:
+        store.execute("UPDATE sessions SET doc = 'damaged'")
+    store.close()
+    session = kit.session(agents={"shell": first, "second": second})
+    assert session.status().agent == "second"
     say(session)
     check_rest(session)
     assert session.thread()[-1].content == "I am the second"

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.agent_choice import AgentChoice
 from actors.errors import CountermandError
 from actors.events import (
     BlockData,
@@ -67,6 +68,7 @@ class _Log:
     fates: dict[str, Fate] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
     statuses: dict[str, tuple[RunStatus, int, str]] = field(default_factory=dict)
+    agent: str | None = None
     over: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
 
@@ -81,6 +83,8 @@ class _Log:
         if event.kind == EventKind.RUN_ENDED:
             # Even if its receipt cannot be decoded, the run is over.
             self.over.add(run_id or "")
+        if isinstance(data, SessionAgentData):
+            self.agent = data.agent
         match data:
             case TextData() | BlockData() | ToolRequestedData() | SessionStateData() if run_id is not None:
                 self.acted.add(run_id)
@@ -118,8 +122,11 @@ def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out
             yield RunInfo(session, run_id, status, agent, generation, receipt_id, attempt=UNTRIED)
 
 
-def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) -> SessionRow | None:
-    """Return a session's row; if it cannot be read, one rebuilt from the log and the columns."""
+def _own_row(connection: sqlite3.Connection, session: str, agent: str | None, left_out: list[str]) -> SessionRow | None:
+    """Return a session's row; if it cannot be read, one rebuilt from the log and the columns.
+
+    `agent`: the one that the session has, by its log. Who handed it over is not known any more.
+    """
     try:
         return session_row(connection, session)
     except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError) as error:
@@ -130,7 +137,8 @@ def _own_row(connection: sqlite3.Connection, session: str, left_out: list[str]) 
         usage = Usage()
         for run in readable(connection, RunInfo, "SELECT doc, run_id FROM runs WHERE session = ?", session):
             usage = usage.plus(run.usage)
-        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked), usage=usage)
+        choice = AgentChoice(agent)
+        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked), usage=usage, choice=choice)
 
 
 def _processes(
@@ -210,7 +218,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     run_ids = [run.run_id for run in runs]
     return Snapshot(
         session=session,
-        row=_own_row(connection, session, left_out),
+        row=_own_row(connection, session, log.agent, left_out),
         thread=log.thread,
         saved=log.saved,
         runs=tuple(runs),
