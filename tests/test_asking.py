@@ -21,11 +21,13 @@ from actors import (
     Refused,
     RequestReused,
     RunStatus,
+    StoreUnavailable,
     TooLarge,
     Turn,
     render_anthropic,
     tool,
 )
+from actors.model import SessionStatus
 from actors.plugin.asking import approval_of, question_of
 from supervisor import Agent, SessionHandle
 from tests.kit import WAIT_S, Kit, check_rest, log, message, rows, say, settled, stop, until
@@ -69,6 +71,14 @@ def result_of(session: SessionHandle, run_id: str) -> Any:
     run = session.run(run_id)
     assert (run.status, run.error) == (RunStatus.COMPLETED, None)
     return run.result
+
+
+def status_of(world: World) -> SessionStatus:
+    future = world.inspect("s")
+    assert world.run(future.done)
+    status = future.get(timeout=0)
+    assert isinstance(status, SessionStatus)
+    return status
 
 
 def of_calls(events: Iterable[Event]) -> list[str]:
@@ -475,6 +485,27 @@ def test_deadlines_stand_still_while_a_person_is_asked(seed: int, word: str, mon
         assert world.status(run.run_id) is RunStatus.EXPIRED, "it goes on from where it stood"
         (ended,) = of(world, "tool.ended")
         assert ended.data["outcome"] == Outcome.FINISHED
+
+
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_question_that_a_failure_of_the_store_has_ended_is_not_shown_as_waiting(seed: int) -> None:
+    with World(seed, settings=settings()) as world:
+        world.answer("s", world_message("a", "ask"))
+        world.run(lambda: bool(of(world, "call.waiting")))
+        (waiting,) = of(world, "call.waiting")
+        assert [one.call_id for one in status_of(world).asking] == [waiting.data["call_id"]]
+        world.store.fail_next(3)
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", world_message("b", "say=1", policy="enqueue"))
+        status = status_of(world)
+        assert (status.state, status.asking) == ("store_failed", ())
+        with pytest.raises(StoreUnavailable):
+            world.answer("s", Answer(call_id=waiting.data["call_id"], content="yes"))
+        world_settled(world)
+        (ended,) = of(world, "tool.ended")
+        assert ended.data["outcome"] == Outcome.NOT_STARTED
+        assert "the store failed" in ended.data["content"]
 
 
 @pytest.mark.usefixtures("quiet")

@@ -65,7 +65,8 @@ class Incarnation:
         """The session as it is now."""
         status = self.protocol.state.status()
         if self.phase is Phase.FAILED:
-            return msgspec.structs.replace(status, state=SessionActivity.STORE_FAILED)
+            # The fence holds in memory: the questions are over, and no answer to them is taken.
+            return msgspec.structs.replace(status, state=SessionActivity.STORE_FAILED, asking=())
         return status
 
     def grace_s(self, mode: Mode, agent: str = "") -> float:
