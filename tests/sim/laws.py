@@ -75,8 +75,6 @@ class LogLaws:
         # By run: the pids of the trees that it has handed over.
         self.handed: dict[str, set[int]] = {}
         self.waiting: list[str] = []
-        # By run: the agent that its inputs have named.
-        self.agents: dict[str, str] = {}
         self.named: dict[str, str | None] = {}
         self.inputs: dict[str, str] = {}
         self.input_order: list[str] = []
@@ -271,10 +269,7 @@ class LogLaws:
         assert message not in self.returned, f"{message} was returned and is an input (L4)"
         place = self.waiting.index(message) if message in self.waiting else len(self.waiting)
         ahead = self.waiting[:place]
-        # Only what waits for another agent is overtaken; see `ChoiceLaws`. Who names none is for the run's.
-        agent = agent or self.agents.get(run)
-        if agent is not None:
-            self.agents[run] = agent
+        # Only what waits for another agent is overtaken; see `ChoiceLaws`.
         apart = len({agent, *(self.named[one] for one in ahead)}) > 1
         assert not ahead or apart, f"{message} overtakes {ahead} (L4)"
         del self.waiting[place : place + 1]
