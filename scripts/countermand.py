@@ -23,6 +23,8 @@ OTHER = "supervisor"
 FOR_AGENTS = {
     "actors": (
         "AsyncCancelToken",
+        "AsyncModelAnswer",
+        "AsyncModelCall",
         "AsyncProcess",
         "AsyncSpawn",
         "AsyncTurn",
@@ -31,17 +33,24 @@ FOR_AGENTS = {
         "Exit",
         "Invalid",
         "Message",
+        "ModelAnswer",
+        "ModelCall",
         "Process",
         "Provenance",
+        "QueueFull",
         "Refused",
         "RunCancelled",
         "Secret",
         "Spawn",
         "ToolResult",
         "Turn",
+        "render_anthropic",
+        "render_openai",
+        "render_responses",
         "tool",
     ),
     "actors.model": ("Address", "ToolCall"),
+    "actors.parts": ("AnswerInfo", "BlockPart", "CallPart", "TextPart"),
 }
 """What agents import, by the module that has it."""
 

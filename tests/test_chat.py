@@ -642,11 +642,13 @@ def test_without_a_daemon_it_has_the_configuration_that_a_daemon_would_have(desk
     env = {**desk.env, "PYTHONPATH": str(tmp_path)}
     args = configured(tmp_path, 'agents = { mine = "mine:answer" }\nagent = "mine"\n')
     assert desk.run("hello\n", "chat", *args, env=env).stdout == "mine: hello"
-    # The command line goes over the file, and the environment names a file too.
-    assert desk.run("echo hello\n", "chat", *args, "--agent", "shell", env=env).stdout.startswith("hello\n")
+    # The environment names a file too, and the command line goes over the file.
     assert desk.run("hello\n", env={**env, "COUNTERMAND_CONFIG": args[1]}).stdout == "mine: hello"
     assigned = ("--set", "agents={me='mine:answer'}", "--set", "agent=me")
     assert desk.run("hello\n", "chat", *assigned, env=env).stdout == "mine: hello"
+    # A person's choice: the session keeps it.
+    assert desk.run("echo hello\n", "chat", *args, "--agent", "shell", env=env).stdout.startswith("hello\n")
+    assert desk.run("echo again\n", "chat", *args, env=env).stdout.startswith("again\n")
 
 
 def test_l14_it_ends_whatever_the_interpreter_would_wait_for(desk: Desk, tmp_path: Path) -> None:
