@@ -121,7 +121,7 @@ NAMES = st.text(st.characters(codec="utf-8"), max_size=150)
 SEQS = st.one_of(st.integers(), st.text(max_size=20))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(name=NAMES, from_seq=SEQS, ephemeral=st.sampled_from(["true", "false", "1", "x", ""]))
 def test_an_event_stream_opens_or_is_refused_whatever_is_asked_for(
     api: Api, name: str, from_seq: int | str, ephemeral: str

@@ -387,7 +387,7 @@ def test_an_async_agent_that_is_stopped_leaves_none_of_its_processes(kit: Kit) -
 
     session = kit.session(agent)
     run = say_to(session)
-    until(lambda: len(kit.alive()) >= 2, "the tree")
+    until(lambda: processes and len(kit.alive()) >= 2, "the tree, and its handle")
     stop_it(session)
     receipt = session.receipt(run, timeout=WAIT_S)
     assert receipt.complete
