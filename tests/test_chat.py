@@ -12,6 +12,7 @@ from queue import SimpleQueue
 
 import pytest
 
+from actors.errors import Invalid
 from actors.model import Policy, Waiting
 from actors.questions import Asking
 from actors.requests import NewMessage, Stop
@@ -553,7 +554,7 @@ def test_on_a_terminal_a_question_is_answered_by_its_number(desk: Desk) -> None:
     terminal.screen.wait("> ")
     terminal.line("go")
     terminal.screen.wait("question 1: Deploy it? (yes, no)\r\n  to answer: /answer 1 TEXT")
-    for wrong in ("/answer yes", "/answer 2 yes", "/allow 0"):
+    for wrong in ("/answer yes", "/answer 2 yes", "/allow 0", "/answer 1st"):
         terminal.line(wrong)
         terminal.screen.wait("there is no such question")
     terminal.line("/answer 1 on Monday ")
@@ -586,6 +587,14 @@ def test_a_line_that_answers_a_question(line: str, content: str, allow: bool | N
     assert (made.call_id, made.content, made.allow) == ("call_1", content, allow)
     assert questions.answer("/stop") is None
     assert questions.answer("/allowed 1") is None
+
+
+def test_a_number_that_no_question_has_is_refused_however_long() -> None:
+    questions = Questions()
+    questions.show(Asking("call_1", "ask", "Deploy it?"))
+    for number in ("", "0", "2", "01", "1st", "-1", "\u0661", "1" * 5_000):
+        with pytest.raises(Invalid, match="no such question"):
+            questions.answer(f"/answer {number}")
 
 
 def test_from_a_pipe_a_question_is_shown_with_what_answers_it(desk: Desk) -> None:

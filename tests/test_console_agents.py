@@ -27,6 +27,8 @@ async def answer(turn):
         await asyncio.sleep(1000)
     if what == "raise":
         raise ValueError("as asked for")
+    if what == "ask":
+        await turn.ask("Deploy it?")
     return {"said": what, "key": os.environ.get("KEY")}
 """
 
@@ -170,6 +172,14 @@ def test_a_signal_stops_a_trial_and_its_receipt_is_waited_for(
     chatting.signal(number)
     assert chatting.ended() == shown
     assert "stopping the run" in chatting.err.text
+    assert (trial.alive(), left(trial)) == ([], [])
+
+
+def test_a_trial_says_that_nobody_can_answer_its_agents_question(trial: Desk, tmp_path: Path) -> None:
+    chatting = trial.start("agents", "try", "mine", "ask", "--config", written(trial, tmp_path), "--json")
+    chatting.err.wait("question: Deploy it?\n  nobody can answer it here; Ctrl-C ends it\n")
+    chatting.signal(signal.SIGINT)
+    assert chatting.ended() == 130
     assert (trial.alive(), left(trial)) == ([], [])
 
 

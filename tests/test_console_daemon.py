@@ -387,19 +387,24 @@ async def answer(turn):
 """
 
 
+def asking_agent(directory: Path) -> Path:
+    """Write an agent that asks; return a configuration with it."""
+    (directory / "asker.py").write_text(ASKER)
+    config = directory / "asker.toml"
+    config.write_text(f'agent = "asker"\n[agents.asker]\nrun = "asker:answer"\npath = ["{directory}"]\n')
+    return config
+
+
+def waiting_calls(desk: Desk, session: str) -> list[Any]:
+    runs = [run for one in desk.json("ps", session)["sessions"] for run in one["runs"]]
+    return [call for run in runs for call in run["calls"] if call["state"] == "waiting"]
+
+
 def test_what_waits_for_a_person_is_listed_and_answered(desk: Desk, name: str, tmp_path: Path) -> None:
-    (tmp_path / "asker.py").write_text(ASKER)
-    config = tmp_path / "asker.toml"
-    config.write_text(f'agent = "asker"\n[agents.asker]\nrun = "asker:answer"\npath = ["{tmp_path}"]\n')
-    desk.serve("--config", str(config))
+    desk.serve("--config", str(asking_agent(tmp_path)))
     run_id = send(desk, name, "go")
-
-    def waiting() -> Any:
-        runs = [run for session in desk.json("ps", name)["sessions"] for run in session["runs"]]
-        return [call for run in runs for call in run["calls"] if call["state"] == "waiting"]
-
-    until(waiting, "a call that waits", WAIT_S)
-    (call,) = waiting()
+    until(lambda: waiting_calls(desk, name), "a call that waits", WAIT_S)
+    (call,) = waiting_calls(desk, name)
     assert call["question"] == "Deploy it?"
     assert "call ask · waiting" in desk.run("", "ps", name).stdout
     unknown = desk.run("", "answer", name, "call_nobody", "yes")
@@ -412,6 +417,34 @@ def test_what_waits_for_a_person_is_listed_and_answered(desk: Desk, name: str, t
     events = [json.loads(line) for line in desk.run("", "events", name, "--json").stdout.splitlines()]
     told = [event for event in events if event["kind"] == "call.answered"]
     assert [event["data"]["by"] for event in told] == ["anna"]
+
+
+def test_send_shows_a_question_once_while_it_waits_and_how_it_is_answered(
+    desk: Desk, name: str, tmp_path: Path
+) -> None:
+    desk.serve("--config", str(asking_agent(tmp_path)))
+    waiting = desk.start("send", name, "go", "--wait", "--id", "req_1")
+    waiting.err.wait("question: Deploy it? (yes, no)\n", f"  to answer: countermand answer {name} call_", " TEXT\n")
+    # One that sees the question again, and one whose message waits behind its run.
+    again = desk.start("send", name, "go", "--wait", "--id", "req_1", "--json")
+    behind = desk.start("send", name, "too", "--wait", "--policy", "enqueue")
+    for other in (again, behind):
+        other.err.wait("question: Deploy it?", "to answer: ")
+    (call_id,) = {call["call_id"] for call in waiting_calls(desk, name)}
+    assert f"answer {name} {call_id} TEXT" in waiting.err.text
+    nothing = desk.run("", "answer", name, call_id)
+    assert (nothing.returncode, "TEXT to a question" in nothing.stderr) == (2, True), "Enter alone answers nothing"
+    desk.json("answer", name, call_id, "yes")
+    assert (waiting.ended(), waiting.out.text) == (0, "said: yes")
+    assert again.ended() == 0
+    assert json.loads(again.out.text)["status"] == "completed"
+    behind.err.wait("question: Deploy it?")
+    assert [one.err.text.count("question:") for one in (waiting, again, behind)] == [1, 1, 2]
+    (second,) = [call["call_id"] for call in waiting_calls(desk, name)]
+    desk.json("answer", name, second, "later", "--decline")
+    assert behind.ended() != 0
+    done = desk.run("", "send", name, "go", "--wait", "--id", "req_1")
+    assert (done.stdout, "question:" in done.stderr) == ("said: yes", False), "it is answered"
 
 
 def test_stop_parks_waiting_messages_if_it_is_asked_to(served: Desk, name: str) -> None:

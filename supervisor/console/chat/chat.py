@@ -31,7 +31,6 @@ import signal
 import threading
 import time
 from queue import Empty, SimpleQueue
-from shlex import quote
 from typing import Final
 
 from loguru import logger
@@ -51,6 +50,7 @@ from supervisor.console.chat.requests import ChatRequests
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode, of_run
+from supervisor.console.render.question import asked
 from supervisor.console.render.receipts import table
 from supervisor.console.render.words import cause, head, plural, refusal_lines
 from supervisor.console.tty.lines import EndOfInput, Line, LineReader
@@ -336,15 +336,12 @@ class Chat:
 
     def _ask(self, asking: Asking) -> None:
         """Show a question, and how it is answered."""
-        if self._interactive:
-            lines = self._questions.show(asking)
-            if lines:
-                self._screen.remark(*lines)
-        else:
+        lines = self._questions.show(asking)
+        if lines and not self._interactive:
             # Its lines are messages.
-            command = f"countermand answer {quote(self._session.session)} {asking.call_id}"
-            how = f"to answer: {command}" if self._backend.outlives else "nobody can answer it here; Ctrl-C ends it"
-            self._screen.remark(f"question: {asking.question}", f"  {how}")
+            lines = asked(asking, self._session.session if self._backend.outlives else None)
+        if lines:
+            self._screen.remark(*lines)
 
     def _run_ended(self, run_id: str, receipt: Receipt, status: RunStatus) -> None:
         self._live.discard(run_id)

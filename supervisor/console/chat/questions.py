@@ -12,8 +12,11 @@ from typing import Final
 from actors.errors import Invalid
 from actors.questions import Asking
 from actors.requests import Answer
+from supervisor.console.render.question import question
+from supervisor.console.render.words import head
 
-_COMMAND: Final = re.compile(r"/(answer|allow|decline)\b\s*(\d*)\s*(.*)", re.DOTALL)
+_COMMAND: Final = re.compile(r"/(answer|allow|decline)(?!\S)\s*(\S*)\s*(.*)", re.DOTALL)
+_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _ALLOW: Final = {"answer": None, "allow": True, "decline": False}
 
 
@@ -29,9 +32,8 @@ class Questions:
             return []
         self._calls.append(asking.call_id)
         number = len(self._calls)
-        choice = f" ({', '.join(asking.options)})" if asking.options else ""
         how = f"/allow {number}, or /decline {number} WHY" if asking.approval else f"/answer {number} TEXT"
-        return [f"question {number}: {asking.question}{choice}", f"  to answer: {how}"]
+        return [f"question {number}: {question(asking)}", f"  to answer: {how}"]
 
     def answer(self, line: str) -> Answer | None:
         """Return the answer that a line is; None: it is none.
@@ -43,11 +45,11 @@ class Questions:
         if command is None:
             return None
         word, number, content = command.groups()
-        if not number or not 0 < int(number) <= len(self._calls):
+        if not _NUMBER.fullmatch(number) or int(number) > len(self._calls):
             raise Invalid(
                 "there is no such question",
                 expected=f"the number of a question, 1 to {len(self._calls)}" if self._calls else "a question",
-                got=number or "no number",
+                got=head(number) or "no number",
                 remedy=f"/{word} NUMBER",
             )
         return Answer(call_id=self._calls[int(number) - 1], content=content.strip(), allow=_ALLOW[word])

@@ -68,7 +68,12 @@ def reload(options: Common, name: str | None, wait: bool, timeout: float) -> int
 @agents.command(name="try")
 @click.argument("name", help="The agent's name.", shell_complete=completions.agents)
 @click.argument("text", default="-", help="The message. Left out, or -: read standard input.")
-@click.option("--timeout", metavar="S", type=seconds, help="The run expires after this many seconds.")
+@click.option(
+    "--timeout",
+    metavar="S",
+    type=seconds,
+    help="The run expires after this many seconds; waiting for a person does not count.",
+)
 @configuration
 @common(json="Print one JSON document, with the result and the receipt, and nothing else.", options=verbose)
 def trial(

@@ -71,13 +71,13 @@ def send(
 @click.command()
 @session_needed
 @click.argument("call", help="The id of the call, as ps shows it.")
-@click.argument("text", default="", help="The answer; or the reason, with --decline.")
+@click.argument("text", required=False, help="The answer; or the reason, with --decline.")
 @click.option("--allow/--decline", default=None, help="Whether the call may start; --decline: do not answer.")
 @identity
 @click.option("--origin", metavar="NAME", default="user", help="Who answers.")
 @common()
 def answer(
-    options: Common, session: str, call: str, text: str, allow: bool | None, identity: str | None, origin: str
+    options: Common, session: str, call: str, text: str | None, allow: bool | None, identity: str | None, origin: str
 ) -> int:
     """Answer a call that waits for a person.
 
@@ -87,7 +87,9 @@ def answer(
     from actors.requests import Answer
     from supervisor.console.commands.answer import send_answer
 
-    sent = Answer(call_id=call, content=text, allow=allow, origin=origin, id=identity or new_request_id())
+    if text is None and allow is None:
+        raise click.UsageError("say what is answered: TEXT to a question, or --allow or --decline")
+    sent = Answer(call_id=call, content=text or "", allow=allow, origin=origin, id=identity or new_request_id())
     return send_answer(options.endpoint(), session, sent, as_json=options.as_json)
 
 

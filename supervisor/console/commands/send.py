@@ -24,7 +24,7 @@ def send(
     wait: bool = False,
     as_json: bool = False,
 ) -> ExitCode:
-    """Send a message; with `wait`, print what its run says, until that has ended.
+    """Send a message; with `wait`, print what its run says, and on standard error what it asks, until that has ended.
 
     Ending the command before that stops nothing.
 
@@ -58,9 +58,11 @@ def send(
     # Printed with --json too: if the connection to the daemon is lost later, the user has the id.
     screen.remark(_sentence(accepted))
     left = f"it goes on without a watcher; to end it: countermand kill {accepted.run_id}"
-    printer = RunPrinter(screen, silent=as_json)
+    printer = RunPrinter(screen, silent=as_json, session=session)
     try:
-        sent = watched(talk.subscribe(from_seq), accepted, printer, lambda: RemoteRecords(api).runs(session))
+        records = RemoteRecords(api)
+        events = talk.subscribe(from_seq)
+        sent = watched(events, accepted, printer, lambda: records.runs(session), lambda: talk.status().asking)
     except OutputClosed:
         sent = None
     except KeyboardInterrupt:

@@ -135,7 +135,9 @@ class _Trial:
     def _follow(self, session: SessionHandle, content: str, wake: Callable[[], None]) -> None:
         try:
             accepted = session.ask(NewMessage(content=content))
-            self._delivery = watched(session.subscribe(), accepted, self._printer, session.runs)
+            self._delivery = watched(
+                session.subscribe(), accepted, self._printer, session.runs, lambda: session.status().asking
+            )
         except OutputClosed:
             self._unread = True
         except BaseException as error:  # noqa: BLE001  # it is raised on the main thread

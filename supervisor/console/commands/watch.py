@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from msgspec import Struct
+from pykka import ActorDeadError, Timeout
 
 from actors.errors import CountermandError
 from actors.events import (
+    CallWaitingData,
     MessageData,
     RunEndedData,
     RunOutputData,
@@ -21,9 +23,11 @@ from actors.events import (
     data_of,
 )
 from actors.model import Event, Json, Receipt, RunInfo
+from actors.questions import Asking
 from actors.requests import Accepted
 from actors.run_status import RunStatus
 from supervisor.console.exits import ExitCode, of_run
+from supervisor.console.render.question import asked
 from supervisor.console.render.receipts import summary
 from supervisor.console.render.words import cause, head, script_ended, script_problem
 from supervisor.console.tty.screen import OutputClosed, Screen
@@ -61,11 +65,14 @@ class Delivery(Struct, frozen=True):
 class RunPrinter:
     """Prints the output of a run on the screen. An error in writing is remarked, and does not end the watch.
 
-    `prints`: the output of the agent's own process is shown too, as remarks.
+    `prints`: the output of the agent's own process is shown too, as remarks. `session`: the one whose questions the
+    command `answer` answers; None: it reaches none.
     """
 
-    def __init__(self, screen: Screen, *, silent: bool, prints: bool = False) -> None:
+    def __init__(self, screen: Screen, *, silent: bool, prints: bool = False, session: str | None = None) -> None:
         self._screen = screen
+        self._session = session
+        self._asked: set[str] = set()
         self._silent = silent
         self._prints = prints
         self._printed = self.heard = ""
@@ -89,6 +96,12 @@ class RunPrinter:
         line, self._printed = self._printed, ""
         self._remark([line] if line else [])
 
+    def question(self, asking: Asking) -> None:
+        """Show a question that waits for a person, once, also if all else is silent: the run goes no further."""
+        if asking.call_id not in self._asked:
+            self._asked.add(asking.call_id)
+            self._screen.remark(*asked(asking, self._session))
+
     def _remark(self, lines: list[str]) -> None:
         if self._prints and not self._silent and lines:
             self._screen.remark(*lines)
@@ -111,11 +124,16 @@ class RunPrinter:
 
 
 def watched(
-    events: Watched, accepted: Accepted, printer: RunPrinter, runs: Callable[[], list[RunInfo]]
+    events: Watched,
+    accepted: Accepted,
+    printer: RunPrinter,
+    runs: Callable[[], list[RunInfo]],
+    asking: Callable[[], tuple[Asking, ...]],
 ) -> Delivery | None:
-    """Follow a message to the run that takes it, and the run to its receipt; show its output.
+    """Follow a message to the run that takes it, and the run to its receipt; show its output and its questions.
 
-    `events` begin before the message. `runs`: returns the recorded runs of the session.
+    `events` begin before the message. `runs`: returns the recorded runs of the session; `asking`: its calls that wait
+    for a person now. Those of a run that the message waits for are shown too.
 
     Returns None if the output is not read any more, also while the run is silent.
 
@@ -124,6 +142,9 @@ def watched(
     """
     run_id, status, result, error = None, None, None, None
     when_unread(events.close)
+    if accepted.queued:
+        for one in _asking(asking) or ():
+            printer.question(one)
     for event in events:
         data = data_of(event)
         match data:
@@ -133,6 +154,11 @@ def watched(
                 return Delivery(accepted, returned=data.reason)
             case RunStartedData() if run_id is not None and data.retry_of == run_id:
                 run_id = event.run_id
+            case CallWaitingData() if run_id is None or event.run_id == run_id:
+                # The event may be read late, or for a second time: then it may be answered.
+                waiting = _asking(asking)
+                if waiting is None or any(one.call_id == data.call_id for one in waiting):
+                    printer.question(Asking(data.call_id, "", data.question, data.options, data.approval))
             case _:
                 pass
         if run_id is None or event.run_id != run_id:
@@ -152,6 +178,13 @@ def watched(
             case _:
                 continue
     # The follower was closed. Otherwise it ends with an error, or not at all.
+    return None
+
+
+def _asking(asking: Callable[[], tuple[Asking, ...]]) -> tuple[Asking, ...] | None:
+    """Return the calls that wait for a person; None: that cannot be known now."""
+    with contextlib.suppress(CountermandError, ActorDeadError, Timeout):
+        return asking()
     return None
 
 
