@@ -37,7 +37,7 @@ JSON = st.recursive(
     max_leaves=6,
 )
 REQUESTS = st.sampled_from(
-    ["call", "ask", "steering", "state", "guard", "hello", "emit", "run", "execute", "delegate", ""]
+    ["call", "ask", "steering", "state", "hand_off", "guard", "hello", "emit", "run", "execute", "delegate", ""]
 )
 OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
 NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "guard.done", "nothing known"])

@@ -18,7 +18,7 @@ from actors.gate.guard import NAMES_MAX, OTHERS
 from actors.gate.pending import fail, settle
 from actors.gate.token import CancelToken
 from actors.hosts import ToolOffer
-from actors.messages import CallGivenUp, Said, SaveRequested, SteeringRequested, ToolResult
+from actors.messages import CallGivenUp, HandOffRequested, Said, SaveRequested, SteeringRequested, ToolResult
 from actors.model import Effect, How, Mode, Outcome, Provenance
 from actors.plugin.execution import AgentDone
 from actors.questions import Question
@@ -420,14 +420,17 @@ def test_what_it_says_after_its_cancel_is_counted_and_has_no_effect(hosts: Hosti
     tree.host.request("call", fence=run.fence, tool="shell")
     tree.host.request("steering", fence=run.fence)
     tree.host.request("state", fence=run.fence, changes={"late": 1})
+    tree.host.request("hand_off", fence=run.fence, agent="late")
     tree.host.request("guard", fence=run.fence, name="late")
-    assert [tree.host.next()["error"]["code"] for _ in range(4)] == [Code.CANCELLED] * 4
+    assert [tree.host.next()["error"]["code"] for _ in range(5)] == [Code.CANCELLED] * 5
     tree.host.refuse(frame, -32800)
     assert run.end().how is How.CANCELLED
     assert run.said() == ["before"]
     assert not run.of(SaveRequested)
     assert run.core.token.effects == ()
-    assert run.refused() == {"text": 500, "typing": 1, "progress": 1, "call": 1, "steering": 1, "state": 1, "guard": 1}
+    once = dict.fromkeys(("typing", "progress", "call", "steering", "state", "hand_off", "guard"), 1)
+    assert run.refused() == {"text": 500, **once}
+    assert not run.of(HandOffRequested)
 
 
 def test_a_flood_after_the_cancel_is_reported_from_time_to_time_and_not_frame_by_frame(hosts: Hosting) -> None:

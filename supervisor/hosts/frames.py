@@ -223,6 +223,13 @@ class SaveState(Params, frozen=True, kw_only=True):
     ]
 
 
+class HandOff(Params, frozen=True, kw_only=True):
+    """Have another agent answer the session's later messages, as far as they name none. The answer: it is durable."""
+
+    fence: Fence
+    agent: Annotated[str, Meta(description="The other agent's name.")]
+
+
 class Guard(Params, frozen=True, kw_only=True):
     """Begin an effect of the agent's or a tool's own. Answered: it counts as begun. An error: it may not take place.
 
@@ -473,6 +480,7 @@ FROM_HOST: Final = (
     Method("ask", Ask, CallDone),
     Method("steering", Steering, Steered),
     Method("state", SaveState, Empty),
+    Method("hand_off", HandOff, Empty),
     Method("guard", Guard, Empty),
     Method("guard.done", GuardDone, None),
     Method("spawn", SpawnProcess, Spawned),

@@ -30,7 +30,7 @@ from supervisor.hosts.frames import FROM_HOST, PROTOCOLS
 from supervisor.hosts.lines import LINE_MAX_BYTES, Code, NotAFrame, Notification, Request
 from supervisor.hosts.peer import REQUESTS_MAX, Peer
 from supervisor.hosts.processes import ProcessRequest, run_fence
-from supervisor.hosts.run import OfRun
+from supervisor.hosts.run import OfRun, OfRunAlone
 
 if TYPE_CHECKING:
     import socket
@@ -69,6 +69,7 @@ _LATE: Final = {
     "ask": "call",
     "steering": "steering",
     "state": "state",
+    "hand_off": "hand_off",
     "guard": "guard",
     "spawn": "spawn",
     "process.kill": "kill",
@@ -311,7 +312,7 @@ class Host:
         except NotAFrame as error:
             self._refuse(request, Code.INVALID_PARAMS, str(error))
             return
-        if isinstance(params, frames.Call | frames.Ask | frames.Steering | frames.SaveState):
+        if isinstance(params, OfRunAlone):
             run = self._run_of(params.fence)
         elif isinstance(params, ProcessRequest | frames.Guard):
             # A run may be one call: see `supervisor.hosts.tool_process`.

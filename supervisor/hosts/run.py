@@ -31,6 +31,7 @@ from actors.events import Emitted, ProgressData, TypingData
 from actors.messages import Said, SaidTogether
 from actors.model import How, JsonObject, Message
 from actors.plugin.execution import AgentDone, plain
+from actors.plugin.turn_core import hand_off_to
 from actors.text import storable
 from supervisor.hosts import frames
 from supervisor.hosts.account import Account
@@ -61,6 +62,9 @@ Finish = Callable[[AgentDone], None]
 OfAnswer = frames.BeginAnswer | frames.KeepBlock | frames.EndAnswer | frames.LeaveAnswer
 OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | frames.GuardDone | OfAnswer
 """The notifications about a run."""
+
+OfRunAlone = frames.Call | frames.Ask | frames.Steering | frames.SaveState | frames.HandOff
+"""The requests that name a run, and none of its calls."""
 
 
 class HostRun:
@@ -258,6 +262,8 @@ class HostRun:
             self._steer(request)
         elif isinstance(params, frames.SaveState):
             self._save(request, params)
+        elif isinstance(params, frames.HandOff):
+            self._hand_off(request, params)
         elif isinstance(params, frames.Guard):
             self._guards.requested(request, params)
         else:
@@ -378,9 +384,21 @@ class HostRun:
                 self.late.note("state")
             refuse(self._peer, request, error)
             return
-        reply.add_done_callback(lambda done: self._around.post(lambda: self._saved(request, done)))
+        reply.add_done_callback(lambda done: self._around.post(lambda: self._durable(request, done)))
 
-    def _saved(self, request: Request, reply: Future[None]) -> None:
+    def _hand_off(self, request: Request, params: frames.HandOff) -> None:
+        assert self._peer is not None, "the host has the run"
+        try:
+            agent, _ = hand_off_to(params.agent)
+            reply = self._turn.request_hand_off(agent, None)
+        except (RunCancelled, CountermandError) as error:
+            if isinstance(error, RunCancelled):
+                self.late.note("hand_off")
+            refuse(self._peer, request, error)
+            return
+        reply.add_done_callback(lambda done: self._around.post(lambda: self._durable(request, done)))
+
+    def _durable(self, request: Request, reply: Future[None]) -> None:
         assert self._peer is not None, "the host has the run"
         error = reply.exception()
         if error is not None:

@@ -140,6 +140,18 @@ class TurnBase:
         yield reply
         reply.result()
 
+    def _hand_off(self, agent: object) -> Steps[None]:
+        if not isinstance(agent, str):
+            raise Invalid(
+                "an agent is named by a text",
+                expected="the name of an agent",
+                got=type(agent).__name__,
+                remedy='turn.hand_off("name")',
+            )
+        reply = self._run.request("hand_off", agent=storable(agent))
+        yield reply
+        reply.result()
+
     def _call(self, tool: object, arguments: Mapping[str, Any]) -> Steps[ToolResult]:
         """Call a tool: of the daemon's, or of the user's, which is executed here."""
         own = self._run.host.tools.get(tool) if isinstance(tool, str) else None
@@ -374,6 +386,17 @@ class AsyncTurn(TurnBase):
         """
         await self._through(self._save(changes))
 
+    async def hand_off(self, agent: str) -> None:
+        """Have another agent answer the session's later messages, as far as they name none.
+
+        This run goes on, to its own end. Returns when that is durable. A rollback of this run takes it back.
+
+        Raises:
+            CountermandError: `code` is ``not_found``: there is no such agent; ``agent_unavailable``: it could not be
+                loaded; ``invalid``: `agent` is no name.
+        """
+        await self._through(self._hand_off(agent))
+
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         return await self._through(self._steering())
@@ -504,6 +527,10 @@ class Turn(TurnBase):
     def save(self, /, **changes: Any) -> None:
         """Save something for later runs of this agent in this session; see `AsyncTurn.save`."""
         self._through(self._save(changes))
+
+    def hand_off(self, agent: str) -> None:
+        """Have another agent answer the session's later messages; see `AsyncTurn.hand_off`."""
+        self._through(self._hand_off(agent))
 
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
