@@ -15,9 +15,10 @@ from tests.kit import faults as faults  # noqa: PLC0414
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
 from tests.kit import steps as steps  # noqa: PLC0414
 
-if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-    # As under nohup, and inherited by every daemon that a test starts.
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for signum in (signal.SIGHUP, signal.SIGINT):
+    if signal.getsignal(signum) is signal.SIG_IGN:
+        # As under nohup, or in the background of a script. Every daemon and chat that a test starts inherits it.
+        signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
 
 # What is tested here is the program too: its lines of the log are looked at.
 speak()

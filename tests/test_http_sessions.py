@@ -609,6 +609,7 @@ def test_a_call_that_waits_is_listed_and_answered_once(api: Api) -> None:
     (asking,) = get(client, "/v1/sessions/s1")["asking"]
     call_id = asking["call_id"]
     assert (asking["tool"], asking["question"], asking["approval"]) == ("ask", "Deploy it?", False)
+    until(lambda: get(client, "/v1/processes")["sessions"][0]["runs"][0]["calls"])
     (listed,) = get(client, "/v1/processes")["sessions"][0]["runs"][0]["calls"]
     assert (listed["call_id"], listed["state"], listed["question"]) == (call_id, "waiting", "Deploy it?")
     body = {"call_id": call_id, "content": "yes", "id": "a1"}
