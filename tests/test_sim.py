@@ -47,6 +47,39 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The simulator took the repeat of a Stop behind a deletion for the Stop that the deletion forgot.
+    "a kept Stop that is sent again behind a deletion": Schedule(
+        2193160720,
+        Settings(agent="scripted"),
+        (
+            ("hold_reads", True),
+            ("later", 0.0, ("stop", "immediate", None, "park", "run", "user", None)),
+            ("steps", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("delete",),
+            ("wait", 3.0),
+            ("wait", 3.0),
+            *[("new", "say=1", None, "user", True, None)] * 4,
+            ("restop", 2),
+        ),
+    ),
+    # The simulator asked only the record whose tree it is: a hand-over that the store holds back is not there yet.
+    "a Stop that kills behind a hand-over that is not stored yet": Schedule(
+        3855177525,
+        Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2, passivate_s=0.05),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 1),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("new", "hand=0,serves", None, "user", True, None),
+            ("wait", 0.05),
+            ("hold", True),
+            ("stop", "immediate", 2, "withdraw", "run", "user", None),
+            ("idle", 3),
+            ("stop", "graceful", None, None, "run", "user", None),
+        ),
+    ),
     # The session's actor failed behind the commit that freed a spare, which no later incarnation had on record.
     "a spare of a call whose actor is gone, and then the session's": Schedule(
         3320887781,

@@ -139,8 +139,13 @@ class Bounds:
                 self._break(f"{left} of {run_id} live on {now - since:g} s after a Stop that kills at once (L3)")
 
     def _is_of(self, process_id: str, run_id: str) -> bool:
-        row, hosts = self._disk.process(process_id), self._world.hosts if self._world is not None else None
+        world = self._world
+        row, hosts = self._disk.process(process_id), world.hosts if world is not None else None
         if row is None or row.run_id != run_id or row.owner is not Owner.RUN or was_released(row):
+            return False
+        serving = world.session_if_alive(row.session) if world is not None else None
+        if serving is not None and process_id in serving._live.protocol.state.owned:
+            # It was handed over before the Stop, and that is not on record yet.
             return False
         # A host that was told nothing may be released, and that not be on record yet.
         return not row.host or hosts is None or hosts.was_told(process_id)

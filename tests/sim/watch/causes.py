@@ -57,7 +57,9 @@ class CauseLaws:
         again = self._seen.under_way[str(by)] or self._seen.sent.get(str(by), (0.0, 0.0))[1] > refused_at
         if ended is not None and not again and refused_at < (ended.started_at or 0.0):
             self._seen.break_(f"{run} began when {by} was refused, and is ended by it (L5)")
-        kept = self._journal.kept.get(str(by)) if by not in self._journal.let_go else None
+        # One that is sent again behind a deletion is a new Stop.
+        forgotten = self._journal.let_go | self._seen.deleted_requests
+        kept = self._journal.kept.get(str(by)) if by not in forgotten else None
         if kept is not None and kept.stop.sent_at is None and provenance["initiated_at"] > kept.at + INSTANT_S:
             self._seen.break_(f"{by} is on record as of {provenance['initiated_at']}, and came at {kept.at} (L5)")
         if source == "session.new_message" and self._seen.faults:
