@@ -1,7 +1,8 @@
 """The ports: everything that is not deterministic, or that the core needs from outside.
 
 Code in `actors/` reads clocks, makes ids, starts threads and touches files only through these. The same actors run over
-the real ports in `supervisor/` and over simulated ones in `tests/`.
+the real ports in `supervisor/` and over simulated ones in `tests/`. One exception: the code of an agent or a tool reads
+and writes its own pipes (`actors.plugin.pipes`), which no actor does.
 """
 
 from __future__ import annotations
@@ -169,6 +170,16 @@ class Strays(Protocol):
         """Forget a stray whose end is in the log."""
 
 
+class PipeEnds(Protocol):
+    """The ends of pipes that are for a command, until it is spawned. Any thread."""
+
+    def take(self) -> dict[str, int] | None:
+        """Return the descriptors by stream, which belong to the caller from now on; None: they were closed."""
+
+    def close(self) -> None:
+        """Close those that were not taken."""
+
+
 class SpawnSpec(Struct, frozen=True):
     """A command to spawn.
 
@@ -186,6 +197,10 @@ class SpawnSpec(Struct, frozen=True):
         as the daemon. It is not started where the daemon may not change users (CAP_SETUID, CAP_SETGID), or could not
         end what runs as another one (CAP_KILL).
     limits: resource limits of each of its processes, over the configured ones; see `supervisor.config.Config`.
+    streams: which of ``stdin``, ``stdout``, ``stderr`` have an end in `ends`. ``pipe``: it is the command's own,
+        so its output is not reported. ``follow``: the output is reported, and copied into that end. What is typed on
+        a terminal is copied from there.
+    ends: those; `Processes.spawn` takes them.
     """
 
     argv: tuple[str, ...]
@@ -199,6 +214,8 @@ class SpawnSpec(Struct, frozen=True):
     nice: int = 0
     user: str | None = None
     limits: dict[str, int] = field(default_factory=dict)
+    streams: dict[str, str] = field(default_factory=dict)
+    ends: PipeEnds | None = None
 
     def __repr__(self) -> str:
         return f"SpawnSpec({self.name!r}, {self.argv!r}, env of {', '.join(self.env) or 'nothing'})"

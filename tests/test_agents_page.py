@@ -6,12 +6,14 @@ import ast
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from supervisor import Agent
 from supervisor.daemon.settings import Source
 from tests.kit import Kit, kit, say, settled
+from tests.pipe_kit import server
 from tests.test_hosts import ended, none_left, receipt_of, texts
 
 __all__ = ["kit"]
@@ -45,4 +47,16 @@ def test_the_first_agent_of_the_page_runs_as_it_says(kit: Kit, tmp_path: Path) -
     run = ended(session, say(session, "hello"))
     assert (run.status, "".join(texts(session))) == ("completed", "You said: hellotested\n")
     none_left(kit, receipt_of(session, run.run_id))
+    settled(session)
+
+
+def test_the_agent_of_the_page_talks_to_its_server(kit: Kit) -> None:
+    (code,) = [code for code in CODE if "my-server" in code]
+    space = dict[str, Any]()
+    exec(compile(code.replace('["my-server"]', repr(server())), "docs/agents.md", "exec", dont_inherit=True), space)
+    session = kit.start(space["answer"]).session("s1")
+    run = ended(session, say(session, "hello"))
+    assert (run.status, texts(session)) == ("completed", ["null"])
+    receipt = receipt_of(session, run.run_id)
+    assert receipt.complete
     settled(session)

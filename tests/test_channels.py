@@ -342,8 +342,9 @@ def test_l14_where_the_table_of_a_zygote_is_full_the_spawn_ends_and_says_why(b: 
 
 
 def test_a_command_that_lost_its_channel_on_the_way_is_not_executed() -> None:
-    spec = {"word": "command", "argv": ["/bin/true"], "cwd": "/", "env": {}, "channel": True}
-    assert prepare(spec)() == "cannot pass its channel: Too many open files"
+    for what in ("channel", "input"):
+        spec = {"word": "command", "argv": ["/bin/true"], "cwd": "/", "env": {}, what: True}
+        assert prepare(spec)() == f"cannot pass its {what}: Too many open files"
 
 
 def test_as_many_descriptors_as_a_spawn_needs_come_with_one_message() -> None:

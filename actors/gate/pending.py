@@ -41,6 +41,17 @@ def fail(future: Future[Any], error: BaseException) -> bool:
     return True
 
 
+def may_wait() -> None:
+    """Raise BlockingAskError on a thread that others wait for; see the head of this file."""
+    if HANDLING.active:
+        raise BlockingAskError(
+            "a thread that serves all sessions may not wait for one of them",
+            expected="a thread of an agent or of a tool",
+            got=threading.current_thread().name,
+            remedy="close generators by hand, or with contextlib.closing: the garbage collector does it anywhere",
+        )
+
+
 class Pending:
     """The futures that the cancel of one token fails. Every method may be called from any thread.
 
@@ -79,13 +90,8 @@ class Pending:
             BlockingAskError: it is pending, and others wait for this thread; see the head of this file.
         """
         self.token.raise_if_cancelled()
-        if HANDLING.active and not future.done():
-            raise BlockingAskError(
-                "a thread that serves all sessions may not wait for one of them",
-                expected="a thread of an agent or of a tool",
-                got=threading.current_thread().name,
-                remedy="close generators by hand, or with contextlib.closing: the garbage collector does it anywhere",
-            )
+        if not future.done():
+            may_wait()
         value = future.result(timeout)
         self.token.raise_if_cancelled()
         return value

@@ -109,6 +109,7 @@ class RunAgent:
             self._ports.settings.content_max_bytes,
             as_task=as_task,
             token=start.token,
+            over=core.spawn.over,
         )
         isolation = Isolation.TASK if as_task else Isolation.THREAD
         body = self._ports.strays.within(self._address, isolation, start.token, body)

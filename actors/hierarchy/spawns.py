@@ -257,7 +257,7 @@ def _tell_handle(process: Process, news: ProcessNews) -> None:
         case ProcessExited():
             settle(process._exited, _as_exit(news))
         case ProcessEnded():
-            process._fail(OSError(news.note or "the process tree was lost"))
+            process._ended(OSError(news.note or "the process tree was lost"))
         case ProcessOutput() | ProcessRemaining():
             pass
 

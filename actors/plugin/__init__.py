@@ -6,6 +6,7 @@
     asking.py        questions to a person, of an agent, or whether a tool may be called
     pieces.py        the pieces of a text, one for each event
     spawning.py      `spawn`, for tools
+    pipes.py         the pipes between a command and the code that has started it
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell
     foreign.py       tools that a call brings along: those of a host, and functions that `turn.gate` gates
     registration.py  agents and tools as functions: names, signatures, schemas

@@ -82,6 +82,8 @@ def body(
             result = as_result(await tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
             return _raised(cell, error, secrets, token)
+        finally:
+            spawn.over()
         return _returned(cell, _without(secrets, result))
 
     def as_thread() -> Executed:
@@ -90,6 +92,8 @@ def body(
                 result = as_result(tool.function(**tool.convert(arguments), **extra), max_bytes)
         except BaseException as error:  # noqa: BLE001  # whatever is raised, the cell records the outcome
             return _raised(cell, error, secrets, token)
+        finally:
+            spawn.over()
         return _returned(cell, _without(secrets, result))
 
     code = within(as_task if tool.isolation is Isolation.TASK else as_thread)
@@ -193,8 +197,12 @@ def agent_body(
     *,
     as_task: bool,
     token: CancelToken | None = None,
+    over: Callable[[], None] = lambda: None,
 ) -> Callable[[], Any]:
-    """Return the function that the executor runs for an agent: a plain one, or one that returns a coroutine."""
+    """Return the function that the executor runs for an agent: a plain one, or one that returns a coroutine.
+
+    `over` is called when the agent's code has ended.
+    """
 
     async def task() -> AgentDone:
         name_task(address.log_context)
@@ -204,6 +212,8 @@ def agent_body(
             return AgentDone(How.RETURNED, plain(await agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every end of an agent is reported
             return _failed(error, token)
+        finally:
+            over()
 
     def thread() -> AgentDone:
         try:
@@ -211,6 +221,8 @@ def agent_body(
                 return AgentDone(How.RETURNED, plain(agent(turn), max_bytes), None)
         except BaseException as error:  # noqa: BLE001  # every end of an agent is reported
             return _failed(error, token)
+        finally:
+            over()
 
     return task if as_task else thread
 

@@ -4,20 +4,28 @@ A spawn asks the session for a permit. After a fence, or after its own call was 
 (asyncio.CancelledError in async code). Each process has an owner. A process of the run may outlive its call, and dies
 with the run. A process of the session outlives the run too, until it is stopped with the session. A whole tree of the
 run can be handed over to the session while its call is open; one that the agent spawned itself, while the run is.
+
+The code may have pipes to the process (`pipes`). They end with a cancel, and with the code: then the input of the
+process is closed, and it may print its last words.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+from weakref import WeakSet
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from actors.errors import Invalid
-from actors.gate.pending import Pending, fail
+from actors.gate.pending import Pending, fail, may_wait
 from actors.gate.token import CancelBoundary
 from actors.model import Owner
+from actors.plugin.pipes import FOLLOW, PIPE, AsyncInput, AsyncOutput, End, InputFile, OutputFile, Pipes
 from actors.ports import SpawnSpec
 from actors.text import shown
 
@@ -25,13 +33,16 @@ PTY_SIZE_MAX = 10_000
 STDIN_MAX_BYTES = 16_777_216
 COMMAND_MAX_BYTES = 2_097_152
 """The default limit of Linux (execve(2))."""
+LOG = "log"
+"""Output that is logged, and nothing else. The other words are in `pipes`."""
 
 
 class Exit(Struct, frozen=True):
     """How a command exited.
 
     status: its exit status, negative for a signal.
-    output, total_bytes: the last 64 KiB of its output, and the size of all of it.
+    output, total_bytes: the last 64 KiB of its output, and the size of all of it; without what went into a pipe of the
+        code's own (``stdout="pipe"``).
     lossy: some of the output was not UTF-8.
     held: a process that it left behind still holds its output open.
     spool: if one of these is true, or there is more output than in `output`: the path of a file with the exact bytes
@@ -51,8 +62,35 @@ class Exit(Struct, frozen=True):
     spooled_bytes: int = 0
 
 
+class _Door:
+    """How code in this process waits for a pipe; see `pipes.Door`."""
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def look(self) -> None:
+        self._pending.token.raise_if_cancelled()
+
+    def future(self) -> Future[Any]:
+        return self._pending.future()
+
+    def plain(self) -> AbstractContextManager[object]:
+        may_wait()
+        return nullcontext()
+
+    def aio(self) -> CancelBoundary:
+        return CancelBoundary(self._pending.token)
+
+    async def wait_async(self, future: Future[Any]) -> Any:
+        return await self._pending.wait_async(future)
+
+
 Request = Callable[[SpawnSpec, Owner, "Process"], None]
 HandOver = Callable[["Process", Future[None]], None]
+
+
+F = TypeVar("F", OutputFile, InputFile)
+A = TypeVar("A", AsyncOutput, AsyncInput)
 
 
 class Process:
@@ -64,6 +102,7 @@ class Process:
         kill: Callable[[float], None],
         hand_over: Callable[[Future[None]], None] | None = None,
         give_up: Callable[[], None] = lambda: None,
+        pipes: Pipes | None = None,
     ) -> None:
         self._id = ""
         self._started: Future[int] = pending.future()
@@ -72,11 +111,32 @@ class Process:
         self._kill = kill
         self._hand_over = hand_over
         self._give_up = give_up
+        self._pipes = Pipes({}) if pipes is None else pipes
+        self._files: dict[str, OutputFile | InputFile] = {}
+        self._forget_pipes: Callable[[], None] = lambda: None
+        if pipes is not None:
+            self._started.add_done_callback(self._may_be_closed)
+            self._forget_pipes = pending.token.add_waker(pipes.over)
 
     @property
     def process_id(self) -> str:
         """The id of its tree in events, receipts and listings."""
         return self._id
+
+    @property
+    def stdin(self) -> InputFile:
+        """Its input, where it was spawned with ``stdin="pipe"``: a binary file. Raises Invalid elsewhere."""
+        return self._file("stdin", InputFile)
+
+    @property
+    def stdout(self) -> OutputFile:
+        """Its output, where it was spawned with ``stdout="follow"`` or ``"pipe"``: a binary file. Raises Invalid."""
+        return self._file("stdout", OutputFile)
+
+    @property
+    def stderr(self) -> OutputFile:
+        """As `stdout`."""
+        return self._file("stderr", OutputFile)
 
     @property
     def pid(self) -> int | None:
@@ -122,6 +182,38 @@ class Process:
         fail(self._started, error)
         fail(self._exited, error)
 
+    def _ended(self, error: BaseException) -> None:
+        """No process of the tree is left; what still waits fails with this error."""
+        self._fail(error)
+        self._forget_pipes()
+        self._pipes.tree_ended()
+
+    def _may_be_closed(self, started: Future[int]) -> None:
+        if started.exception() is not None:
+            self._forget_pipes()
+            self._pipes.close()
+
+    def _end(self, stream: str) -> End:
+        end = self._pipes.ends.get(stream)
+        if end is None:
+            how = repr(PIPE) if stream == "stdin" else f"{FOLLOW!r} or {PIPE!r}"
+            raise Invalid(
+                f"there is no pipe to {stream} of this command",
+                expected=f"a command that was spawned with {stream}={how}",
+                got=f"a command without a pipe to {stream}",
+                remedy=f"pass {stream}={how} to spawn",
+            )
+        return end
+
+    def _file(self, stream: str, kind: type[F]) -> F:
+        end = self._end(stream)
+        # One for all who ask: it holds what was read and not handed over.
+        file = self._files.get(stream)
+        if file is None:
+            file = self._files[stream] = kind(end, _Door(self._pending))
+        assert isinstance(file, kind), "each stream has one direction"
+        return file
+
 
 class AsyncProcess:
     """A `Process` for async tools: `wait` is awaited."""
@@ -129,11 +221,27 @@ class AsyncProcess:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._boundary = CancelBoundary(process._pending.token)
+        self._streams: dict[str, AsyncOutput | AsyncInput] = {}
 
     @property
     def process_id(self) -> str:
         """The id of its tree; see `Process.process_id`."""
         return self._process.process_id
+
+    @property
+    def stdin(self) -> AsyncInput:
+        """Its input, where it was spawned with ``stdin="pipe"``. Raises Invalid elsewhere."""
+        return self._stream("stdin", AsyncInput)
+
+    @property
+    def stdout(self) -> AsyncOutput:
+        """Its output, where it was spawned with ``stdout="follow"`` or ``"pipe"``. Raises Invalid elsewhere."""
+        return self._stream("stdout", AsyncOutput)
+
+    @property
+    def stderr(self) -> AsyncOutput:
+        """As `stdout`."""
+        return self._stream("stderr", AsyncOutput)
 
     @property
     def pid(self) -> int | None:
@@ -156,6 +264,14 @@ class AsyncProcess:
             async with asyncio.timeout(timeout):
                 await self._process._pending.wait_async(self._process._begin_hand_over())
 
+    def _stream(self, stream: str, kind: type[A]) -> A:
+        end = self._process._end(stream)
+        made = self._streams.get(stream)
+        if made is None:
+            made = self._streams[stream] = kind(end, _Door(self._process._pending))
+        assert isinstance(made, kind), "each stream has one direction"
+        return made
+
 
 def checked(
     argv: Sequence[str],
@@ -164,9 +280,11 @@ def checked(
     name: str | None,
     pty: bool = False,
     pty_size: tuple[int, int] = (80, 24),
-    stdin: bytes | None = None,
+    stdin: bytes | str | None = None,
+    stdout: str = LOG,
+    stderr: str = LOG,
 ) -> SpawnSpec:
-    """Check a command for exec, and convert its texts to exactly `str`."""
+    """Check a command for exec, and convert its texts to exactly `str`. Its pipes are still to be opened."""
     words: object = argv
     if not isinstance(words, Sequence) or isinstance(words, str) or not words or not all(map(_text, words)):
         raise Invalid(
@@ -185,7 +303,8 @@ def checked(
     ):
         # The values are not shown: an environment may hold secrets.
         raise _invalid("env", "a mapping of names without '=' to texts, both without NUL, or None", type(env).__name__)
-    _check_input(pty, pty_size, stdin)
+    streams = _streams(pty, stdin, stdout, stderr)
+    _check_input(pty, pty_size, None if stdin == PIPE else stdin)
     texts = (*words, *given, *given.values(), cwd or "", name or "")
     size = sum(len(str.encode(text, "utf-8", "surrogatepass")) + 1 for text in texts)
     if size > COMMAND_MAX_BYTES:
@@ -203,8 +322,23 @@ def checked(
         {exact(key): exact(value) for key, value in given.items()},
         pty,
         (int(pty_size[0]), int(pty_size[1])),
-        None if stdin is None else bytes(stdin),
+        bytes(stdin) if isinstance(stdin, bytes | bytearray | memoryview) else None,
+        streams=streams,
     )
+
+
+def _streams(pty: object, stdin: object, stdout: object, stderr: object) -> dict[str, str]:
+    """Return what each stream is that is not as usual."""
+    streams = {"stdin": PIPE} if stdin == PIPE else {}
+    for name, how in (("stdout", stdout), ("stderr", stderr)):
+        if not isinstance(how, str) or how not in (LOG, FOLLOW, PIPE):
+            raise _invalid(name, f"{LOG!r}, {FOLLOW!r} or {PIPE!r}", how)
+        if pty and (how == PIPE or (name == "stderr" and how != LOG)):
+            only = f"{LOG!r} or {FOLLOW!r}" if name == "stdout" else repr(LOG)
+            raise _invalid(name, f"{only}: a terminal has one output, and it is logged", how)
+        if how != LOG:
+            streams[name] = str.__str__(how)
+    return streams
 
 
 def _owner(value: object) -> Owner:
@@ -224,9 +358,9 @@ def _check_input(pty: object, size: object, stdin: object) -> None:
         return
     if not isinstance(stdin, bytes | bytearray | memoryview) or len(bytes(stdin)) > STDIN_MAX_BYTES:
         # The input is not shown either.
-        raise _invalid("stdin", f"at most {STDIN_MAX_BYTES} bytes, or None", type(stdin).__name__)
+        raise _invalid("stdin", f"at most {STDIN_MAX_BYTES} bytes, {PIPE!r}, or None", type(stdin).__name__)
     if pty:
-        raise _invalid("stdin", "None, since nothing is typed on a terminal", type(stdin).__name__)
+        raise _invalid("stdin", f"{PIPE!r} or None, since a terminal is typed on", type(stdin).__name__)
 
 
 def _cells(value: object) -> bool:
@@ -262,6 +396,16 @@ class Spawn:
         self._kill = kill
         self._hand_over = hand_over
         self._give_up = give_up
+        # Reentrant: the garbage collector may run code that spawns.
+        self._lock = threading.RLock()
+        self._piped: WeakSet[Pipes] = WeakSet()
+
+    def over(self) -> None:
+        """The code that this was given to has ended, and its pipes with it."""
+        with self._lock:
+            left = list(self._piped)
+        for pipes in left:
+            pipes.over()
 
     def __call__(
         self,
@@ -273,7 +417,9 @@ class Spawn:
         owner: Owner | str = Owner.RUN,
         pty: bool = False,
         pty_size: tuple[int, int] = (80, 24),
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
+        stdout: str = LOG,
+        stderr: str = LOG,
     ) -> Process:
         """Run a command.
 
@@ -289,29 +435,40 @@ class Spawn:
             pty: gives it a terminal, for programs that need one. Then all its output is one stream, nothing is typed,
                 and a graceful end hangs up after half of the grace.
             pty_size: columns and rows of that terminal.
-            stdin: its input, at most 16 MiB; None for an empty input.
+            stdin: its input, at most 16 MiB; None for an empty input; ``pipe``: you write it (`Process.stdin`).
+            stdout: ``log``: it is logged as events. ``follow``: the same, and you read it too (`Process.stdout`); a
+                command whose output you do not read waits, and so does the log. ``pipe``: it is yours alone, and
+                nothing of it is logged.
+            stderr: the same.
 
         Raises:
             RunCancelled: the call was cancelled before this returned; what was started by then ends with it.
-            OSError: it could not be started.
+            OSError: it could not be started, or there are no descriptors for its pipes.
             Invalid: a parameter is invalid.
             QueueFull: its owner has reached the limit of processes.
             Refused: an agent asked, and something of an earlier run could not be ended (strict barrier).
         """
-        process = self.begin(checked(argv, cwd, env, name, pty, pty_size, stdin), owner)
+        process = self.begin(checked(argv, cwd, env, name, pty, pty_size, stdin, stdout, stderr), owner)
         self._pending.wait(process._started, None)
         return process
 
     def begin(self, spec: SpawnSpec, owner: Owner | str = Owner.RUN) -> Process:
-        """Ask for a process, without waiting."""
+        """Ask for a process, without waiting. Pipes that its spec asks for are opened, unless it has them."""
         owner = _owner(owner)
         self._pending.token.raise_if_cancelled()
         hand_over = self._hand_over
+        pipes = None
+        if spec.streams and spec.ends is None:
+            pipes = Pipes(spec.streams)
+            with self._lock:
+                self._piped.add(pipes)
+            spec = structs.replace(spec, ends=pipes.theirs)
         process = Process(
             self._pending,
             lambda grace_s: self._kill(process, grace_s),
             None if hand_over is None else lambda handed: hand_over(process, handed),
             lambda: self._give_up(process),
+            pipes,
         )
         self._request(spec, owner, process)
         return process
@@ -334,7 +491,9 @@ class AsyncSpawn:
         owner: Owner | str = Owner.RUN,
         pty: bool = False,
         pty_size: tuple[int, int] = (80, 24),
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
+        stdout: str = LOG,
+        stderr: str = LOG,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`.
 
@@ -343,7 +502,7 @@ class AsyncSpawn:
         """
         pending = self._spawn._pending
         async with self._boundary:
-            process = self._spawn.begin(checked(argv, cwd, env, name, pty, pty_size, stdin), owner)
+            process = self._spawn.begin(checked(argv, cwd, env, name, pty, pty_size, stdin, stdout, stderr), owner)
             try:
                 await pending.wait_async(process._started)
             except (asyncio.CancelledError, GeneratorExit):

@@ -41,14 +41,17 @@ def command_in(fd: int) -> Word:
     return decode(os.pread(fd, os.fstat(fd).st_size, 0))
 
 
-def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
+def prepare(spec: Word, given: int | None = None) -> Callable[[], str]:
     """Prepare the command of `spec`; returns a function that executes it, and that returns only on failure: the reason.
 
     Its input is empty unless `spec` gives one. It has three descriptors and its channel, and the limits of `spec`.
+    `given` is its channel, or what it reads from.
     """
-    if channel is None and spec.get("channel", False):
-        # It was sent, so a process on the way had no room for it in its descriptor table.
-        return partial(why_not, "cannot pass its channel", errno.EMFILE)
+    for what in ("channel", "input"):
+        if given is None and spec.get(what, False):
+            # It was sent, so a process on the way had no room for it in its descriptor table.
+            return partial(why_not, f"cannot pass its {what}", errno.EMFILE)
+    channel = given if spec.get("channel", False) else None
     if wrong := [name for name, value in spec.get("limits", {}).items() if not _is_limit(name, value)]:
         one_of = ", ".join(LIMITS)
         return partial(str, f"cannot limit {', '.join(wrong)}: a limit is one of {one_of}, and a whole number from 0")
@@ -57,6 +60,8 @@ def prepare(spec: Word, channel: int | None = None) -> Callable[[], str]:
         if "pty" in spec:
             # The first terminal that a session leader without one opens becomes its controlling terminal.
             take_input(os.open(spec["pty"], os.O_RDWR | os.O_CLOEXEC))
+        elif given is not None and channel is None:
+            take_input(given)
         elif "stdin" in spec:
             take_input(input_file(spec["stdin"]))
         env = dict(spec["env"])

@@ -66,7 +66,7 @@ class Preforked:
         self._sock = ours
 
     def prepare(self, fds: list[int]) -> None:
-        """Send it the descriptors of its command: stdout, stderr, the command itself, and the channel if it has one."""
+        """Send it the descriptors of its command: stdout, stderr, the command itself, its channel or its input."""
         socket.send_fds(self._sock, [PREPARE], fds)
 
     def go(self) -> None:

@@ -5,9 +5,9 @@ active ``layers`` and the ``cgroup`` below which trees get theirs, or None. It i
 modules, so a fork of it is cheap and safe, whatever the size and the threads of the daemon.
 
 Theory of operation. A spawn request is one SEQPACKET message with four descriptors (the warden's socket, the two write
-ends of the output pipes, a memfd with the command), or five, if the command gets a channel. A *spare* warden is
-forked while the zygote is idle, and its socket is sent to the daemon (``spare``), so that a spawn waits neither for a
-fork nor for us: the daemon tells us which tree the warden has from now on (``taken``), and sends it the request. In a
+ends of the output pipes, a memfd with the command), or five, if the command gets a channel or a pipe. A *spare* warden
+is forked while the zygote is idle, and its socket is sent to the daemon (``spare``), so that a spawn waits neither for
+a fork nor for us: the daemon tells us which tree the warden has from now on (``taken``), and sends it the request. In a
 burst each request but the first comes here (``fork``). The zygote passes it to a warden forked for it and closes its
 copies, so that only the warden holds its tree's descriptors, and an end of file means that the tree has closed them.
 A killed spare warden costs nothing; one that is killed with a request in its socket has spawned nothing, as its ledger

@@ -11,7 +11,8 @@
     search.py        the search for the orphans of a tree without a warden
     zygotes.py       the zygote that spawns, and older ones that are still needed
     descriptors.py   the socket, the pipes and the command that daemon and warden share
-    channel.py       the daemon's copy of a descriptor that a command will inherit
+    given.py         what a command was given: a channel, ends of pipes
+    copies.py        output that is logged, and also copied to a reader
     warden_dir.py    the directory with the ledgers: its paths, this boot, our cgroup
     tree.py          Tree: the state of one; TreeTable: all of them
     reports.py       words of wardens as reports to the owner of a tree

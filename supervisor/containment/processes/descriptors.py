@@ -70,6 +70,9 @@ class Descriptors:
                 theirs.append(os.dup(slave))
             else:
                 for stream in STREAMS:
+                    if stream in tree.given.own:
+                        theirs.append(os.dup(tree.given.own[stream]))
+                        continue
                     readable, writable = os.pipe()
                     tree.pipes[stream] = readable
                     theirs.append(writable)
@@ -78,9 +81,12 @@ class Descriptors:
             # A command may be larger than a message; in memory, not on disk, because its environment may be secret.
             spec_fd = os.memfd_create("countermand-command", os.MFD_CLOEXEC)
             theirs.append(spec_fd)
-            if tree.channel.fd is not None:
+            if tree.given.channel is not None:
                 command["channel"] = True
-                theirs.append(os.dup(tree.channel.fd))
+                theirs.append(os.dup(tree.given.channel))
+            elif "stdin" in tree.given.own:
+                command["input"] = True
+                theirs.append(os.dup(tree.given.own["stdin"]))
             left = memoryview(json.dumps(command).encode("ascii"))
             while left:
                 left = left[os.write(spec_fd, left) :]

@@ -152,7 +152,7 @@ class Endings:
         self._end(tree, not_started(tree.process_id, note, self._clock.wall()))
 
     def _end(self, tree: Tree, report: ProcessEnded) -> None:
-        tree.channel.close()
+        tree.given.close()
         if tree.start_report is not None:
             # The last output of a background process goes only into the spool.
             self._pipes.drain(tree)
@@ -162,6 +162,7 @@ class Endings:
         if tree.drain_alarm is not None:
             tree.drain_alarm.cancel()
         self._descriptors.close(tree)
+        self._pipes.end_copies(tree)
         tree.end_report = report
         tell(tree.owner, report)
         self._on_ended(tree)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pykka import ActorRef
 
     from actors.ports import Clock, SpawnSpec
-    from supervisor.containment.processes.channel import Channel
     from supervisor.containment.processes.descriptors import Descriptors
     from supervisor.containment.processes.endings import Endings
+    from supervisor.containment.processes.given import Given
     from supervisor.containment.processes.pipes import Pipes
     from supervisor.containment.processes.tree import TreeTable
     from supervisor.containment.processes.warden_dir import WardenDir
@@ -73,20 +73,20 @@ class Launcher:
         self._tail_max = tail_max_bytes
         self._on_warden = on_warden
 
-    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, channel: Channel) -> None:
+    def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, given: Given) -> None:
         """Make a tree, and launch it. If that fails, the tree ends as not started."""
         path = self._warden_dir.ledger(process_id)
         spool = Spool(
             self._spools, process_id, self._reactor, self._tail_max, lambda: self._pipes.resume(tree), session
         )
         output = Output(self._log_max, self._tail_max, spool.elsewhere)
-        tree = Tree(process_id, spec, owner, session, path, output, spool, channel)
+        tree = Tree(process_id, spec, owner, session, path, output, spool, given)
         self._trees.by_id[process_id] = tree
         if self._trees.closing:
             self._endings.never(tree, "the supervisor is shutting down")
             return
-        if channel.why_not:
-            self._endings.never(tree, channel.why_not)
+        if given.why_not:
+            self._endings.never(tree, given.why_not)
             return
         if not spec.argv:
             self._endings.never(tree, "cannot execute an empty command")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 from actors.messages import ProcessOutput
+from supervisor.containment.processes.copies import Copy
 from supervisor.containment.processes.reports import tell
 from supervisor.containment.readers import MUCH_BYTES
 
@@ -32,11 +33,34 @@ class Pipes:
         self._reactor = reactor
         self._descriptors = descriptors
         self._on_drained = on_drained
+        self._copies: set[Copy] = set()
+
+    def begin(self, tree: Tree, copied: Mapping[str, int]) -> None:
+        """Read all pipes of a tree from now on.
+
+        `copied`: by stream, the ends of pipes into which it is copied. They are closed from here on.
+        """
+        for stream, fd in copied.items():
+            room, closed = partial(self._go_on, tree, stream), partial(self._forget_copy, tree, stream)
+            copy = tree.copies[stream] = Copy(self._reactor, fd, room, closed)
+            self._copies.add(copy)
+        self.read(tree)
 
     def read(self, tree: Tree) -> None:
-        """Read all pipes of a tree from now on."""
+        """Read the pipes of a tree, but for those whose copy is behind."""
         for stream, fd in tree.pipes.items():
-            self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
+            if stream not in tree.waiting:
+                self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
+
+    def end_copies(self, tree: Tree) -> None:
+        """No output follows: what the readers do not have yet is still copied."""
+        for copy in list(tree.copies.values()):
+            copy.end()
+
+    def close_copies(self) -> None:
+        """Close all copies: the daemon ends."""
+        for copy in list(self._copies):
+            copy.close()
 
     def resume(self, tree: Tree) -> None:
         """Read again after a pause: the disk has caught up."""
@@ -48,7 +72,8 @@ class Pipes:
         """Read the rest of the pipes after the exit, without a pause, even if the disk is behind."""
         for stream, fd in list(tree.pipes.items()):
             for _ in range(DRAIN_READS):
-                if not self._read(tree, stream, fd):
+                copy = tree.copies.get(stream)
+                if (copy is not None and copy.full) or not self._read(tree, stream, fd):
                     break
 
     def read_now(self, tree: Tree) -> None:
@@ -72,7 +97,23 @@ class Pipes:
             tree.paused = True
             for paused in tree.pipes.values():
                 self._reactor.unread(paused)
-        return taken >= MUCH_BYTES
+        elif stream in tree.pipes and stream in tree.copies and tree.copies[stream].behind:
+            # Let the command wait until its reader has caught up.
+            tree.waiting.add(stream)
+            self._reactor.unread(fd)
+        # Somebody waits for what is copied.
+        return taken >= MUCH_BYTES or stream in tree.copies
+
+    def _go_on(self, tree: Tree, stream: str) -> None:
+        """Read a stream again: its copy is not behind any more."""
+        if stream in tree.waiting:
+            tree.waiting.discard(stream)
+            if stream in tree.pipes and not tree.paused:
+                fd = tree.pipes[stream]
+                self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
+
+    def _forget_copy(self, tree: Tree, stream: str) -> None:
+        self._copies.discard(tree.copies.pop(stream))
 
     def _read(self, tree: Tree, stream: str, fd: int) -> int:
         """Read once; returns the number of bytes, 0 if there is none now or at the end."""
@@ -85,11 +126,16 @@ class Pipes:
             if error.errno != errno.EIO:
                 raise
             data = b""
+        copy = tree.copies.get(stream)
         if data:
             tree.output.feed(stream, data)
             tree.spool.feed(data)
+            if copy is not None:
+                copy.feed(data)
         else:
             self._descriptors.close_pipe(tree, stream)
             tree.output.end(stream)
+            if copy is not None:
+                copy.end()
         self.report(tree)
         return len(data)

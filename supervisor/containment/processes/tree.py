@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from actors.ports import SpawnSpec
     from supervisor.containment.guard.ledger import Word
     from supervisor.containment.output import Output
-    from supervisor.containment.processes.channel import Channel
+    from supervisor.containment.processes.copies import Copy
+    from supervisor.containment.processes.given import Given
     from supervisor.containment.reactor import Alarm
     from supervisor.containment.spool import Spool
     from supervisor.containment.zygote_handle import ZygoteHandle
@@ -47,7 +48,7 @@ class Tree:
         path: Path,
         output: Output,
         spool: Spool,
-        channel: Channel,
+        given: Given,
     ) -> None:
         self.process_id = process_id
         self.session = session
@@ -59,7 +60,7 @@ class Tree:
         self.path = path
         self.output = output
         self.spool = spool
-        self.channel = channel
+        self.given = given
         self.paused = False
         self.drained_bytes: int | None = None
         self.held = False
@@ -69,6 +70,9 @@ class Tree:
         self.zygote: ZygoteHandle | None = None
         self.sock: socket.socket | None = None
         self.pipes: dict[str, int] = {}
+        self.copies: dict[str, Copy] = {}
+        # Streams that are not read because a copy is behind.
+        self.waiting: set[str] = set()
         self.start_report: ProcessStarted | None = None
         self.exited: Word | None = None
         self.last: Word | None = None

@@ -15,10 +15,10 @@ from supervisor.containment.guard import cgroups
 from supervisor.containment.guard.ledger import encode
 from supervisor.containment.layers import Layers
 from supervisor.containment.processes.adoption import SWEEP_S, Adoptions
-from supervisor.containment.processes.channel import Channel
 from supervisor.containment.processes.descriptors import Descriptors
 from supervisor.containment.processes.endings import SETTLE_S, Endings
 from supervisor.containment.processes.environment import clean_environment
+from supervisor.containment.processes.given import Given
 from supervisor.containment.processes.kills import Kills
 from supervisor.containment.processes.launch import Launcher
 from supervisor.containment.processes.lost import LostTrees
@@ -172,9 +172,9 @@ class ProcessTrees:
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """See `actors.ports.Processes.spawn`. An id that is known already is adopted, so it is spawned only once."""
-        channel = Channel(spec.channel)
-        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session, channel)):
-            channel.close()
+        given = Given(spec)
+        if not self._reactor.post(lambda: self._spawn(process_id, spec, owner, session, given)):
+            given.close()
             tell(owner, not_started(process_id, "the supervisor has shut down", self._clock.wall()))
 
     def kill(self, process_id: str, grace_s: float) -> None:
@@ -231,6 +231,7 @@ class ProcessTrees:
         if not self._zygotes.none.wait(ZYGOTE_END_S):
             self._reactor.post(self._zygotes.kill_all)
             self._zygotes.none.wait(ZYGOTE_END_S)
+        self._reactor.post(self._pipes.close_copies)
         stopped = self._reactor.stop(ZYGOTE_END_S)
         self._search.join(SWEEP_S)
         if self._dir.cgroup is not None:
@@ -239,12 +240,12 @@ class ProcessTrees:
 
     # ── On the reactor's thread ───────────────────────────────────────────────────────────────────
 
-    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, channel: Channel) -> None:
+    def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, given: Given) -> None:
         if process_id in self._trees.by_id:
-            channel.close()
+            given.close()
             self._adopt(process_id, owner, session)
         else:
-            self._launcher.spawn(process_id, spec, owner, session, channel)
+            self._launcher.spawn(process_id, spec, owner, session, given)
 
     def _kill(self, process_id: str, grace_s: float) -> None:
         tree = self._trees.by_id.get(process_id)

@@ -87,11 +87,12 @@ class Words:
     def on_started(self, tree: Tree, word: Word) -> None:
         """Record that the command runs, and read its output."""
         tree.phase = TreePhase.RUNNING
-        tree.channel.close()
+        copied, tree.given.copied = tree.given.copied, {}
+        tree.given.close()
         spool = tree.spool.path if self._spools.file_max_bytes else None
         tree.start_report = ProcessStarted(tree.process_id, word["pid"], word["at"], spool)
         tell(tree.owner, tree.start_report)
-        self._pipes.read(tree)
+        self._pipes.begin(tree, copied)
 
     def _on_remaining(self, tree: Tree, word: Word) -> None:
         """Report the survivors: a receipt that is filed before the proof can name them."""
