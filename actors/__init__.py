@@ -78,6 +78,7 @@ from actors.model import (
 )
 from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
 from actors.plugin.answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
+from actors.plugin.offering import offer_anthropic, offer_openai, offer_responses
 from actors.plugin.registration import Tool, tool
 from actors.plugin.rendering import render_anthropic, render_openai, render_responses
 from actors.plugin.spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
@@ -184,6 +185,9 @@ __all__ = [
     "WithdrawOutcome",
     "Withdrawn",
     "data_of",
+    "offer_anthropic",
+    "offer_openai",
+    "offer_responses",
     "render_anthropic",
     "render_openai",
     "render_responses",

@@ -85,7 +85,7 @@ def test_l2_a_gated_function_is_a_call_and_what_it_returned_comes_back_as_it_is(
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
 def test_the_log_has_what_the_model_calls_a_gated_call_up_to_a_limit(kit: Kit, kind: str) -> None:
-    schema = {"type": "object", "required": ["city"]}
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
     names: list[Any] = ["toolu_01", "\ud83d", "x" * 1_000, 7, None]
 
     async def as_task(turn: AsyncTurn) -> None:

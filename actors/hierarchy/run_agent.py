@@ -86,6 +86,7 @@ class RunAgent:
             wall=self._ports.clock.wall,
             saved=start.saved,
             asks=lambda name: _asks(agent, tools, name),
+            tools=lambda: [tool.offer for tool in tools.values()],
         )
         if isinstance(agent, HostedAgent):
             self._begin_in_host(start, core, tools)

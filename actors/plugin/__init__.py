@@ -10,7 +10,8 @@
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell
     foreign.py       tools that a call brings along: those of a host, and functions that `turn.gate` gates
     registration.py  agents and tools as functions: names, signatures, schemas
-    rendering.py     a thread in the formats of model providers
+    argument_schema.py   the raw JSON schema of a tool's arguments, where one is given
+    rendering.py offering.py   a thread, and tools, in the formats of model providers
 
 It may import the nouns, the gate and the kernel. It never sees an actor.
 """

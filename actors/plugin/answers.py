@@ -31,6 +31,7 @@ from actors.text import shown, storable, storable_json
 
 if TYPE_CHECKING:
     from actors.gate.token import CancelBoundary
+    from actors.plugin.registration import Tool
     from actors.plugin.turn_core import PreparedCall, TurnCore
 
 BLOCK_MAX_BYTES: Final = 1_048_576
@@ -198,7 +199,7 @@ class AnswerBase:
         own = provider if provider != self._provider else None
         return BlockData(answer=self.id, provider=own, data=kept), size
 
-    def _prepared(self, tool: str, arguments: Mapping[str, Any], provider_id: str | None) -> PreparedCall:
+    def _prepared(self, tool: str | Tool, arguments: Mapping[str, Any], provider_id: str | None) -> PreparedCall:
         self._check_open()
         check_name("provider_id", provider_id)
         return self.core.prepare_call(tool, dict(arguments))._replace(answer=self.id, provider_id=provider_id)
@@ -293,7 +294,7 @@ class ModelAnswer(AnswerBase):
         self._spend(size)
         self._part(data, size)
 
-    def call(self, tool: str, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> ModelCall:
+    def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> ModelCall:
         """Ask for a call; as in `AsyncModelAnswer`, and `ModelCall.result` waits for its result."""
         call = ModelCall(self, self._prepared(tool, arguments, provider_id))
         self._spend(call.size)
@@ -388,11 +389,12 @@ class AsyncModelAnswer(AnswerBase):
             await self._send()
             await self._say(*self._block(data, provider))
 
-    def call(self, tool: str, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> AsyncModelCall:
+    def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> AsyncModelCall:
         """Ask for a call of a tool. It starts when the answer has ended; await what is returned then.
 
-        `provider_id` is what the model called the call. Its request is sent with the next method that is awaited, at
-        the latest with the end of the answer. Raises QueueFull if more than `CALLS_UNSENT_MAX` are not sent yet.
+        `tool` is as of `turn.call`. `provider_id` is what the model called the call. Its request is sent with the next
+        method that is awaited, at the latest with the end of the answer. Raises QueueFull if more than
+        `CALLS_UNSENT_MAX` are not sent yet.
         """
         if len(self._unsent) >= CALLS_UNSENT_MAX:
             raise QueueFull(

@@ -54,7 +54,7 @@ NOT_STARTED = Executed(How.NOT_STARTED, None, late=False)
 
 def body(
     tool: Tool | GatedTask[Any],
-    arguments: dict[str, Any],
+    arguments: JsonObject,
     address: Address,
     cell: Cell[ToolResult],
     token: CancelToken,
@@ -296,12 +296,17 @@ def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, tok
 # ── Foreign objects to plain data ────────────────────────────────────────────────────────────────────
 
 
-def problem(tools: Mapping[str, Tool], name: str, arguments: dict[str, Any]) -> str | None:
+def problem(tools: Mapping[str, Tool], name: str, arguments: JsonObject) -> str | None:
     """Return why a call is invalid, or None. It runs code of the arguments' types, so not for a handler."""
     tool = tools.get(name)
     if tool is None:
         known = ", ".join(sorted(tools)) or "none"
         return f"there is no tool {name!r:.100}; there is: {known}"
+    return misfit(tool, arguments)
+
+
+def misfit(tool: Tool, arguments: JsonObject) -> str | None:
+    """Return why arguments do not fit a tool, or None; see `problem`."""
     try:
         found = tool.check(arguments)
     except BaseException as error:  # noqa: BLE001  # a type's own check may raise anything

@@ -1,6 +1,7 @@
 """Tools that are made where they are called: a call brings its own along, which stands where a registered one does.
 
-`Foreign` is executed elsewhere, by a function that is given a way to finish it. `GatedTask` and `GatedThread` are for
+A `Tool` is executed as a registered one is. `Foreign` is executed elsewhere, by a function that is given a way to
+finish it. `GatedTask` and `GatedThread` are for
 `turn.gate`: one function of the caller's, for one call. An async one is a task of its own, as that of an async tool is,
 in the context of the caller; a plain one is called on the thread that asks.
 
@@ -22,6 +23,7 @@ from actors.gate.pending import Pending, settle
 from actors.gate.token import CancelToken
 from actors.messages import ToolResult
 from actors.model import Isolation, JsonObject, Outcome
+from actors.plugin.registration import Tool
 from actors.plugin.spawning import Spawn
 from actors.secrets import NOTHING, Withheld
 
@@ -178,7 +180,7 @@ class GatedThread(_Gated[T]):
             finish(asyncio.CancelledError(NOBODY_WAITS))
 
 
-Made: TypeAlias = Foreign | GatedTask[Any]
+Made: TypeAlias = Foreign | GatedTask[Any] | Tool
 """What a call may bring along."""
 
 

@@ -16,7 +16,7 @@ import math
 import re
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
@@ -27,6 +27,7 @@ from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound,
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.hosts import HostedAgent
 from actors.model import JsonObject
+from actors.plugin.argument_schema import ArgumentSchema
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.ports import Isolation
 from actors.secrets import Withheld, is_secret, withheld
@@ -72,18 +73,24 @@ def tool(
 
 
 class Tool:
-    """A registered tool.
+    """A tool: a registered one, or one that is made on the spot and passed to `turn.call`.
 
     Args:
-        function: a plain or an async function with a typed signature, marked by `tool`, or with `isolation` here.
-        isolation: see `tool`.
+        function: a plain or an async function with a typed signature, marked by `tool`, or with `isolation` here. With
+            a `schema` it may be anything that can be called with the arguments by their names: a closure, a bound
+            method, an object of a framework.
+        isolation: see `tool`; with a `schema` it may be left out: ``task`` or ``thread``, as the function is.
         name: see `tool`.
+        description: what it does, for a model; by default the docstring of its function.
+        schema: the JSON schema of its arguments, where no signature says it. A call is held to it before it starts.
+        secret: names of arguments that only the tool may see, with a `schema`. In a signature that is `Secret`.
         deadline_s: see `tool`.
         approve: see `tool`; None: as the function is marked.
 
     Raises:
         Invalid: the isolation is missing, unknown or does not fit the function; a parameter has no type, or a type
-            that a schema cannot describe; or the deadline is not a number of seconds.
+            that a schema cannot describe; the schema is not valid (see `ArgumentSchema`); or the deadline is not a
+            number of seconds.
     """
 
     def __init__(
@@ -92,6 +99,9 @@ class Tool:
         *,
         isolation: str | None = None,
         name: str | None = None,
+        description: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        secret: Collection[str] = (),
         deadline_s: float | None = None,
         approve: bool | None = None,
     ) -> None:
@@ -105,18 +115,76 @@ class Tool:
                 remedy="name it: tool(name=…, isolation=…)",
             )
         chosen = isolation or getattr(function, "isolation", None)
+        if schema is not None and chosen is None:
+            chosen = Isolation.TASK if is_async(function) else Isolation.THREAD
         self.isolation: Isolation = _check_isolation(self.name, chosen, is_async(function))
+        self._description = description
         self.spelled = _spelling(self.name, function) if self.isolation is Isolation.PROCESS else ""
         seconds = getattr(function, "deadline_s", None) if deadline_s is None else deadline_s
         self.deadline_s: float | None = (
             None if seconds is None else duration(f"the deadline_s of the tool {self.name!r}", seconds, least=0.001)
         )
         self.approve = bool(getattr(function, "approve", False) if approve is None else approve)
-        self.given, self._arguments, self._secret = _signature(self.name, function)
+        self.given: dict[str, str] = {}
+        self._arguments: ArgumentSchema | _Signature
+        if schema is None:
+            self.given, self._arguments = _signature(self.name, function)
+        elif self.isolation is Isolation.PROCESS:
+            raise Invalid(
+                f"the tool {self.name!r} cannot run in a process of its own",
+                expected="a function with a typed signature, which another process can import by its name",
+                got="one with a schema of its own",
+                remedy="choose 'task' for an async function, 'thread' for a plain one",
+            )
+        else:
+            self._arguments = ArgumentSchema(self.name, schema, secret)
+            self.given = _given_beside(self.name, function, self._arguments.names)
 
     @property
     def schema(self) -> JsonObject:
         """The JSON schema of its arguments, for a model provider."""
+        return self._arguments.schema
+
+    @property
+    def description(self) -> str:
+        """What the tool does: the docstring of its function, unless it was said."""
+        return (inspect.getdoc(self.function) or "") if self._description is None else self._description
+
+    @property
+    def offer(self) -> JsonObject:
+        """What a model is told of it: its `name`, `description`, and the JSON schema of its `parameters`."""
+        return {"name": self.name, "description": self.description, "parameters": self.schema}
+
+    def check(self, arguments: Mapping[str, object]) -> str | None:
+        """Return what is wrong with arguments, or None."""
+        filled_in = sorted(self.given.keys() & arguments.keys())
+        if filled_in:
+            return f"the arguments of {self.name} do not fit: the supervisor fills in {', '.join(filled_in)}"
+        return self._arguments.check(arguments)
+
+    def withheld(self, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
+        """Return the arguments to show, and the secret ones; see `actors.secrets`."""
+        return self._arguments.withheld(arguments)
+
+    def convert(self, arguments: JsonObject) -> dict[str, Any]:
+        """Return arguments converted to the types of the function's parameters.
+
+        Raises:
+            msgspec.ValidationError: they do not fit the signature.
+        """
+        return self._arguments.convert(arguments)
+
+
+class _Signature:
+    """The typed signature of a tool's function: what `ArgumentSchema` is where a schema is given."""
+
+    def __init__(self, name: str, arguments: type[Struct], secret: frozenset[str]) -> None:
+        self._name = name
+        self._arguments = arguments
+        self._secret = secret
+
+    @property
+    def schema(self) -> JsonObject:
         schema = msgspec.json.schema(self._arguments)
         definitions = schema.get("$defs", {})
         own: JsonObject = definitions.pop(self._arguments.__name__, schema)
@@ -124,29 +192,17 @@ class Tool:
             own["properties"][name].pop("default", None)
         return {**own, "$defs": definitions} if definitions else own
 
-    @property
-    def description(self) -> str:
-        """What the tool does: the docstring of its function."""
-        return inspect.getdoc(self.function) or ""
-
     def check(self, arguments: Mapping[str, object]) -> str | None:
-        """Return what is wrong with arguments, or None."""
         try:
             self.convert(arguments)
         except msgspec.ValidationError as error:
-            return f"the arguments of {self.name} do not fit: {error}"
+            return f"the arguments of {self._name} do not fit: {error}"
         return None
 
     def withheld(self, arguments: JsonObject) -> tuple[JsonObject, Withheld]:
-        """Return the arguments to show, and the secret ones; see `actors.secrets`."""
         return withheld(arguments, self._secret, frozenset(self._arguments.__struct_fields__))
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
-        """Return arguments converted to the types of the function's parameters.
-
-        Raises:
-            msgspec.ValidationError: they do not fit the signature.
-        """
         converted = msgspec.convert(dict(arguments), self._arguments)
         return {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
 
@@ -359,8 +415,41 @@ def _spelling(name: str, function: Callable[..., Any]) -> str:
     return f"{module}:{within}"
 
 
-def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], type[Struct], frozenset[str]]:
-    """Return the parameters that the supervisor fills in, a struct type of the others, and the names of secret ones."""
+def _given_beside(name: str, function: Callable[..., Any], named: frozenset[str]) -> dict[str, str]:
+    """Return the parameters that the supervisor fills in, of a function whose arguments a schema names."""
+    called = function if inspect.isroutine(function) else type(function).__call__
+    try:
+        hints = typing.get_type_hints(called, include_extras=True)
+        parameters = inspect.signature(function).parameters
+    except Exception:  # noqa: BLE001  # of a foreign object it need not be readable
+        return {}
+    kinds = {one: _given_kind(hints.get(one)) for one in parameters}
+    given = {one: kind for one, kind in kinds.items() if kind is not None}
+    if "fence" in parameters and "fence" not in named:
+        given["fence"] = "fence"
+    both = sorted(given.keys() & named)
+    if both:
+        raise Invalid(
+            f"the tool {name!r} has parameters that both a model and the supervisor fill in",
+            expected="other names in its schema",
+            got=", ".join(both),
+            remedy="rename the parameter of the function",
+        )
+    return given
+
+
+def _given_kind(hint: object) -> str | None:
+    """Return what the supervisor fills in for a parameter of this type; None: nothing."""
+    plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    try:
+        return _GIVEN.get(plain)
+    except TypeError:
+        # It has no hash, so it is none of them.
+        return None
+
+
+def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str], _Signature]:
+    """Return the parameters that the supervisor fills in, and the signature of the others."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
         parameters = inspect.signature(function).parameters.values()
@@ -382,9 +471,9 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
                 got=str(parameter),
                 remedy="give each argument a name and a type",
             )
-        plain = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-        if plain in _GIVEN:
-            given[parameter.name] = _GIVEN[plain]
+        kind = _given_kind(hint)
+        if kind is not None:
+            given[parameter.name] = kind
         elif parameter.name == "fence":
             given["fence"] = "fence"
         elif hint is None:
@@ -409,7 +498,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
             got=described(error),
             remedy="take a str, a number, a list or a dict, and convert it in the tool",
         ) from error
-    return given, arguments, secret
+    return given, _Signature(name, arguments, secret)
 
 
 def _default(value: object) -> Any:

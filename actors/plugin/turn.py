@@ -20,7 +20,7 @@ from actors.plugin.answers import AsyncModelAnswer, ModelAnswer
 from actors.plugin.asking import answer_of
 from actors.plugin.foreign import GatedTask, GatedThread, Show
 from actors.plugin.pieces import pieces
-from actors.plugin.registration import duration, is_async
+from actors.plugin.registration import Tool, duration, is_async
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.plugin.turn_core import PreparedCall, TurnCore, hand_off_to
 from actors.text import shown
@@ -66,6 +66,14 @@ class _TurnBase:
         return self._core.address
 
     @property
+    def tools(self) -> list[JsonObject]:
+        """The registered tools that `call` takes: each with `name`, `description`, and the JSON schema `parameters`.
+
+        `offer_anthropic`, `offer_openai` and `offer_responses` make of them what a provider takes.
+        """
+        return self._core.tools()
+
+    @property
     def state(self) -> JsonObject:
         """What runs of this agent have saved in this session, as it stood at the run's start, with own changes.
 
@@ -101,8 +109,8 @@ class Turn(_TurnBase):
         """Show that the agent is at work; not stored."""
         self._say(TypingData(), 0)
 
-    def call(self, tool: str, /, **arguments: Any) -> ToolResult:
-        """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
+    def call(self, tool: str | Tool, /, **arguments: Any) -> ToolResult:
+        """Call a tool and wait for its result; see `AsyncTurn.call`. From several threads, several may be open."""
         core = self._core
         call = core.prepare_call(tool, arguments)
         self._spend(call.size)
@@ -137,12 +145,11 @@ class Turn(_TurnBase):
 
         After a cancel it is not interrupted: it has to check `cancel_token`.
         """
-        del schema
         core = self._core
         if is_async(function):
             raise _not_gated(function, "a plain function", "await it in an async agent: await turn.gate(…)")
         gated = GatedThread(name, function, show, _deadline_s(deadline_s), core.pending)
-        call = core.prepare_named(name, dict(arguments), gated.foreign, provider_id, ask=ask)
+        call = core.prepare_named(name, dict(arguments), gated.foreign, provider_id, ask=ask, schema=schema)
         self._spend(call.size)
         call_id, reply = core.request_call(call)
         gated.run(reply)
@@ -222,8 +229,11 @@ class AsyncTurn(_TurnBase):
         async with self._boundary:
             await self._say(TypingData(), 0)
 
-    async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+    async def call(self, tool: str | Tool, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once (`asyncio.gather`).
+
+        `tool` is the name of a registered one, or a `Tool` that is made on the spot. If the arguments do not fit it,
+        the call does not start, and the result says what is wrong.
 
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended with the source
         ``call.given_up``, and its result is added to the thread. Only then does your code get the CancelledError.
@@ -288,8 +298,7 @@ class AsyncTurn(_TurnBase):
             name: of the tool, in the log.
             arguments: of the call, in the log: plain JSON. The function has its own.
             function: called without arguments, once, and awaited.
-            schema: the JSON schema of the arguments. It is neither enforced, since the framework has checked them, nor
-                stored.
+            schema: the JSON schema of the arguments; None: they are not checked. It is not stored.
             provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread from what the function returned; by default as for a tool.
             deadline_s: seconds after which the call is closed; None for the configured deadline.
@@ -299,14 +308,14 @@ class AsyncTurn(_TurnBase):
             What the function returned, the object itself.
 
         Raises:
-            Refused: the function did not take place, or its call was closed before it ended. Its `result` is what the
+            Refused: the function did not take place (its arguments did not fit the schema, or that is not valid; a
+                person declined; the gate was shut), or its call was closed before it ended. Its `result` is what the
                 thread has.
             Whatever the function raised, the exception itself.
         """
-        del schema
         async with self._boundary:
             gated = GatedTask(name, function, show, _deadline_s(deadline_s))
-            call = self._core.prepare_named(name, dict(arguments), gated, provider_id, ask=ask)
+            call = self._core.prepare_named(name, dict(arguments), gated, provider_id, ask=ask, schema=schema)
             result = await self._called(call)
             return gated.outcome(result)
 

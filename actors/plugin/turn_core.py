@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from copy import deepcopy
 from typing import Any, Final, NamedTuple
@@ -34,10 +34,13 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import Address, Event, JsonObject, Message, Provenance, Role, Where
+from actors.model import Address, Event, Isolation, JsonObject, Message, Provenance, Role, Where
 from actors.plugin.answers import ANSWERS_OPEN_MAX
+from actors.plugin.argument_schema import checked
 from actors.plugin.asking import ASK, approval_of, question_of
-from actors.plugin.foreign import Made
+from actors.plugin.execution import misfit
+from actors.plugin.foreign import Foreign, GatedTask, Made
+from actors.plugin.registration import Tool
 from actors.plugin.spawning import Spawn
 from actors.questions import Question
 from actors.saved import changed
@@ -104,6 +107,7 @@ class TurnCore:
         wall: returns seconds since the epoch, UTC.
         saved: what runs of this agent had saved in the session when this run started.
         asks: returns True if a call of a tool needs a person's approval.
+        tools: returns the registered tools that the agent may call, each as what a model is told of it.
     """
 
     def __init__(
@@ -123,6 +127,7 @@ class TurnCore:
         wall: Callable[[], float],
         saved: JsonObject | None = None,
         asks: Callable[[str], bool] = lambda _: False,
+        tools: Callable[[], list[JsonObject]] = list,
     ) -> None:
         self._tell = tell
         self.address = address
@@ -142,6 +147,7 @@ class TurnCore:
         self._wall = wall
         self._saved: JsonObject = saved or {}
         self._asks = asks
+        self.tools = tools
         self._numbers = itertools.count(1)
         self._answer_numbers = itertools.count(1)
         self._answers_open = 0
@@ -257,33 +263,53 @@ class TurnCore:
             self._saved = changed(self._saved, changes)
 
     def prepare_call(
-        self, tool: str, arguments: JsonObject, made: Made | None = None, *, ask: bool = False
+        self,
+        tool: str | Tool,
+        arguments: JsonObject,
+        made: Foreign | GatedTask[Any] | None = None,
+        *,
+        ask: bool = False,
+        schema: Mapping[str, Any] | None = None,
+        secret: Collection[str] = (),
     ) -> PreparedCall:
         """Convert the arguments of a call to JSON, and check the call. Requesting a call takes credit.
 
-        `made`: the tool, if the call brings its own. Whether the arguments fit is not checked then. `ask`: it needs a
-        person's approval in any case.
+        `tool`: its name; or the tool itself, which is not registered. `made`: what the call brings along in its place,
+        and then `schema` and `secret` are of its arguments. `ask`: it needs a person's approval in any case.
         """
-        if not isinstance(tool, str):
+        own = tool if isinstance(tool, Tool) else None
+        name = tool.name if isinstance(tool, Tool) else tool
+        if not isinstance(name, str):
             raise Invalid(
                 "a tool is called by its name",
-                expected="a str",
-                got=type(tool).__name__,
+                expected="a str, or a Tool that is made on the spot",
+                got=type(name).__name__,
                 remedy="turn.call('name', argument=value)",
             )
+        if own is not None and own.isolation is Isolation.PROCESS:
+            raise Invalid(
+                f"the tool {name!r} runs in a process of its own, and is not registered",
+                expected="a Tool of another isolation, or a name",
+                got="a Tool",
+                remedy="register it, Config(tools=[…]), and call it by its name",
+            )
         self.token.raise_if_cancelled()
-        tool = storable(tool)[:TOOL_NAME_MAX_CHARS]
+        name = storable(name)[:TOOL_NAME_MAX_CHARS]
         arguments = storable_json(arguments)
         size = len(_encode(arguments))
-        if size <= self._size_max and made is not None:
-            return self._approved(PreparedCall(tool, arguments, size, None, made=made), ask=ask)
-        if size <= self._size_max:
-            problem = self._check(tool, arguments)
-            shown, secrets = self._withhold(tool, arguments)
-            return self._approved(PreparedCall(tool, shown, size, problem, secrets), ask=ask)
-        # The model can read the problem; the session does not store the arguments.
-        problem = f"the arguments of {tool} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
-        return PreparedCall(tool, {}, 0, problem)
+        if size > self._size_max:
+            # The model can read the problem; the session does not store the arguments.
+            problem = f"the arguments of {name} are {size} bytes as JSON, the limit is {self._size_max}; none are kept"
+            return PreparedCall(name, {}, 0, problem)
+        found: str | None
+        if own is not None:
+            found, (shown, secrets) = misfit(own, arguments), own.withheld(arguments)
+            ask = ask or own.approve
+        elif made is not None:
+            found, shown, secrets = checked(name, arguments, schema, secret)
+        else:
+            found, (shown, secrets) = self._check(name, arguments), self._withhold(name, arguments)
+        return self._approved(PreparedCall(name, shown, size, found, secrets, own or made), ask=ask)
 
     def _approved(self, call: PreparedCall, *, ask: bool) -> PreparedCall:
         """Have a valid call ask whether it may start, if it needs that."""
@@ -304,15 +330,18 @@ class TurnCore:
         self,
         tool: str,
         arguments: JsonObject,
-        made: Made | None,
+        made: Foreign | GatedTask[Any] | None,
         provider_id: object,
         where: Where = Where.DAEMON,
         *,
         ask: bool = False,
+        schema: Mapping[str, Any] | None = None,
+        secret: Collection[str] = (),
     ) -> PreparedCall:
         """Prepare a call that a model may have named, or that the agent's host executes; see `prepare_call`."""
         named = None if provider_id is None else storable(str(provider_id))[:PROVIDER_ID_MAX_CHARS]
-        return self.prepare_call(tool, arguments, made, ask=ask)._replace(provider_id=named, where=where)
+        call = self.prepare_call(tool, arguments, made, ask=ask, schema=schema, secret=secret)
+        return call._replace(provider_id=named, where=where)
 
     def request_call(self, call: PreparedCall) -> tuple[str, Future[ToolResult]]:
         """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""

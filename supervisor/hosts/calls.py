@@ -119,7 +119,14 @@ class HostCalls:
         try:
             where = Where.DAEMON if foreign is None else Where.HOST
             prepared = self._turn.prepare_named(
-                call.tool, call.arguments, foreign, call.provider_id, where, ask=call.ask
+                call.tool,
+                call.arguments,
+                foreign,
+                call.provider_id,
+                where,
+                ask=call.ask,
+                schema=call.schema,
+                secret=call.secret,
             )
             return prepared._replace(answer=answer)
         except BaseException as error:  # noqa: BLE001  # the check may be foreign code; the host gets the error

@@ -177,8 +177,18 @@ class Call(Params, frozen=True, kw_only=True):
     description: Annotated[str, Meta(description="What a tool of the host does.")] = ""
     schema: Annotated[
         JsonObject | None,
-        Meta(description="Of the arguments of a tool of the host. It is neither enforced nor stored."),
+        Meta(
+            description="Of the arguments of a tool of the host; at most 256 KiB. A call that does not fit does not "
+            "start; nor one whose schema is not valid, or refers to something outside of it. It is not stored."
+        ),
     ] = None
+    secret: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Names of arguments of a tool of the host that are not stored: the log, the thread and people "
+            "have a mark in their place. In its results the host hides them itself."
+        ),
+    ] = ()
     provider_id: Annotated[
         str | None, Meta(description="What the model calls the call. Of its text 256 characters are logged.")
     ] = None

@@ -11,7 +11,7 @@ The map, from the outside in:
     spawning.py      processes that the daemon starts for the agent or a tool
     run.py call.py   a run, and a call that its agent asks for
     thread.py        the messages of a run
-    rendering.py     those messages, as providers want them
+    rendering.py     those messages, and tools, as providers want them
     credit.py        limits the output that is not durable yet
     main_thread.py   where a signal interrupts a plain agent
     wakeup.py        what ends the wait of an idle main thread
@@ -60,11 +60,18 @@ from typing import Any
 from .answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
 from .daemon_log import log
 from .errors import CountermandError, Invalid, QueueFull, Refused, RunCancelled
-from .rendering import render_anthropic, render_openai, render_responses
+from .rendering import (
+    offer_anthropic,
+    offer_openai,
+    offer_responses,
+    render_anthropic,
+    render_openai,
+    render_responses,
+)
 from .schema import Secret
 from .spawning import AsyncProcess, AsyncSpawn, Exit, Process, Spawn
 from .token import AsyncCancelToken, CancelToken
-from .tools import tool
+from .tools import Tool, tool
 from .turn import AsyncTurn, Turn
 from .values import (
     Address,
@@ -104,10 +111,14 @@ __all__ = [
     "Secret",
     "Spawn",
     "TextPart",
+    "Tool",
     "ToolCall",
     "ToolResult",
     "Turn",
     "log",
+    "offer_anthropic",
+    "offer_openai",
+    "offer_responses",
     "render_anthropic",
     "render_openai",
     "render_responses",

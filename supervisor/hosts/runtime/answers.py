@@ -27,6 +27,7 @@ from .values import AnswerInfo, BlockPart, ToolResult
 from .wire import line
 
 if TYPE_CHECKING:
+    from .tools import Tool
     from .turn import AsyncTurn, Turn, TurnBase
 
 BLOCK_MAX_BYTES = 1_048_576
@@ -221,7 +222,7 @@ class AnswerBase:
             )
         return BlockPart(owner, kept)
 
-    def _prepared(self, tool: str, arguments: Mapping[str, Any], provider_id: str | None) -> Call:
+    def _prepared(self, tool: str | Tool, arguments: Mapping[str, Any], provider_id: str | None) -> Call:
         """Return a call that is not asked for yet, with its frame."""
         segment = self._opened()
         _check_name("provider_id", provider_id)
@@ -321,11 +322,11 @@ class ModelAnswer(AnswerBase):
         """Keep a block; as in `AsyncModelAnswer`."""
         self.through(self._keeps(data, provider))
 
-    def call(self, tool: str, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> ModelCall:
+    def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> ModelCall:
         """Ask for a call; as in `AsyncModelAnswer`, and `ModelCall.result` waits for its result."""
         return self.through(self._asks(tool, arguments, provider_id))
 
-    def _asks(self, tool: str, arguments: Mapping[str, Any], provider_id: str | None) -> Steps[ModelCall]:
+    def _asks(self, tool: str | Tool, arguments: Mapping[str, Any], provider_id: str | None) -> Steps[ModelCall]:
         one = ModelCall(self, self._prepared(tool, arguments, provider_id))
         try:
             yield from self._base._spend(one.size)
@@ -398,7 +399,7 @@ class AsyncModelAnswer(AnswerBase):
         """
         await self.through(self._keeps(data, provider))
 
-    def call(self, tool: str, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> AsyncModelCall:
+    def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> AsyncModelCall:
         """Ask for a call of a tool. It starts when the answer has ended; await what is returned then.
 
         `provider_id` is what the model called the call. Its request is sent with the next method that is awaited, at

@@ -27,12 +27,12 @@ from . import daemon_log
 from .call import Call
 from .credit import fail, settle
 from .errors import Invalid
-from .loading import code_changed_at, imported, is_async, why_broken
+from .loading import code_changed_at, imported, is_async, named, why_broken
 from .main_thread import MainThread
 from .plain import as_json, bounded_json, report, words
 from .run import Run
 from .token import tell
-from .tools import HostTool
+from .tools import Tool
 from .turn import AsyncTurn, Turn
 from .values import Provenance
 from .wakeup import Wakeup
@@ -85,7 +85,7 @@ class Host:
         self.wire = wire
         self._spelled = spelled
         self._spelled_tools = tools
-        self.tools: dict[str, HostTool] = {}
+        self.tools: dict[str, Tool] = {}
         self._code_changed_at: float | None = None
         self.main = MainThread()
         self._wakeup = Wakeup()
@@ -133,7 +133,8 @@ class Host:
         self._code_changed_at = code_changed_at(self._spelled)
         agent = imported(self._spelled)
         for spelled in self._spelled_tools:
-            made = HostTool(imported(spelled))
+            found = named(spelled)
+            made = found if isinstance(found, Tool) else Tool(imported(spelled))
             if made.name in self.tools:
                 raise Invalid("two tools have the same name", got=made.name, remedy="rename one: tool(name=…)")
             self.tools[made.name] = made

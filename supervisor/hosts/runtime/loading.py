@@ -36,13 +36,19 @@ def code_changed_at(spelled: str) -> float | None:
 
 def imported(spelled: str) -> Callable[..., Any]:
     """Import a function by its spelling, ``module:function``."""
+    found = named(spelled)
+    if not callable(found):
+        raise Invalid(f"{spelled} is not a function", got=type(found).__name__)
+    return typing.cast("Callable[..., Any]", found)
+
+
+def named(spelled: str) -> Any:
+    """Import whatever has this spelling."""
     module, _, name = spelled.partition(":")
     found: Any = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
-    if not callable(found):
-        raise Invalid(f"{spelled} is not a function", got=type(found).__name__)
-    return typing.cast("Callable[..., Any]", found)
+    return found
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The renderings of a thread for providers: the file of the daemon's process, which needs no other library."""
+"""The renderings of threads and tools for providers: files of the daemon's process, which need no other library."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import sys
 from typing import Any
 
-FILE = os.path.join(os.path.dirname(os.path.realpath(__file__)), *[os.pardir] * 3, "actors", "plugin", "rendering.py")
+FOLDER = os.path.join(os.path.dirname(os.path.realpath(__file__)), *[os.pardir] * 3, "actors", "plugin")
 
 
-def _loaded() -> Any:
+def _loaded(name: str) -> Any:
     # Not by its package, which needs libraries that an agent's interpreter may not have.
-    spec = importlib.util.spec_from_file_location(f"{__package__}.shared_rendering", FILE)
+    file = os.path.join(FOLDER, f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{__package__}.shared_{name}", file)
     assert spec is not None, "it is a file of Python's"
     assert spec.loader is not None, "it is a file of Python's"
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
@@ -20,7 +21,11 @@ def _loaded() -> Any:
     return module
 
 
-_shared = _loaded()
+_shared = _loaded("rendering")
 render_anthropic = _shared.render_anthropic
 render_openai = _shared.render_openai
 render_responses = _shared.render_responses
+_shared = _loaded("offering")
+offer_anthropic = _shared.offer_anthropic
+offer_openai = _shared.offer_openai
+offer_responses = _shared.offer_responses

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import functools
 import inspect
+import re
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .errors import Invalid
@@ -25,12 +27,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONVERT = "take a str, a number, a list or a dict, and convert it in the tool"
+GIVEN = ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn")
+"""Names of the types of parameters that are filled in here."""
+
 MARK = "[secret]"
 SECRET_MIN_CHARS = 4
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def tool(
-    *, isolation: str | None = None, name: str | None = None, deadline_s: float | None = None
+    *, isolation: str | None = None, name: str | None = None, deadline_s: float | None = None, approve: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Mark a function as a tool, as in the daemon's process; here its isolation is what it is.
 
@@ -38,33 +44,119 @@ def tool(
         isolation: ``task`` or ``thread``; not needed.
         name: the tool's name; the function's own by default.
         deadline_s: seconds after which a call is closed and its token cancelled; None for the configured deadline.
+        approve: True: each call waits until a person has allowed it.
     """
 
     def mark(function: Callable[..., T]) -> Callable[..., T]:
         marked: Any = function
         marked.isolation, marked.tool_name, marked.deadline_s = isolation, name, deadline_s
+        marked.approve = approve
         return function
 
     return mark
 
 
-class HostTool:
-    """A tool of the user's that is executed here, gated by the daemon.
+class Tool:
+    """A tool of the user's that is executed here, gated by the daemon: one of the host, or one made on the spot.
 
     Args:
-        function: a plain or an async function with a typed signature.
+        function: a plain or an async function with a typed signature. With a `schema` it may be anything that can be
+            called with the arguments by their names: a closure, a bound method, an object of a framework.
+        isolation: not needed: it is what the function is.
+        name: its name; by default that of the function.
+        description: what it does, for a model; by default the docstring of the function.
+        schema: the JSON schema of its arguments, where no signature says it. The daemon holds each call to it before
+            it starts, and also finds out there whether it is valid.
+        secret: names of arguments that only the tool may see, with a `schema`. In a signature that is `Secret`.
+        deadline_s: seconds after which a call is closed and its token cancelled; None for the configured deadline.
+        approve: True: each call waits until a person has allowed it.
 
     Raises:
-        Invalid: a parameter has no type, or one that a schema cannot describe.
+        Invalid: it has no name that model providers take; a parameter has no type, or one that a schema cannot
+            describe; or the schema is no JSON object.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        isolation: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        schema: Mapping[str, Any] | None = None,
+        secret: Collection[str] = (),
+        deadline_s: float | None = None,
+        approve: bool | None = None,
+    ) -> None:
+        del isolation
         self.function = function
         self.is_async = is_async(function)
-        self.name = str(getattr(function, "tool_name", None) or getattr(function, "__name__", ""))
-        self._hints: dict[str, Any] = {}
+        self.name = str(name or getattr(function, "tool_name", None) or getattr(function, "__name__", ""))
+        if _NAME.fullmatch(self.name) is None:
+            raise Invalid(
+                "invalid name of a tool",
+                expected="1 to 64 of the characters a-z A-Z 0-9 _ -, which model providers accept",
+                got=repr(self.name),
+                remedy="name it: Tool(function, name=…)",
+            )
+        # The types of its parameters; None: it has a schema instead.
+        self._hints: dict[str, Any] | None = None
         self._given: dict[str, str] = {}
-        self._secret: set[str] = set()
+        self._secret = set(secret)
+        if schema is None:
+            schema = self._signature(function)
+        else:
+            schema = self._own_schema(schema)
+            self._given = self._given_beside(function, schema.get("properties"))
+        if description is None:
+            description = inspect.getdoc(function) or ""
+        self.offer = {"name": self.name, "description": description, "parameters": schema}
+        # Fields of the frame of a call.
+        self.frame: dict[str, Any] = {"description": description, "schema": schema}
+        if self._secret:
+            self.frame["secret"] = sorted(self._secret)
+        limit = seconds(getattr(function, "deadline_s", None) if deadline_s is None else deadline_s)
+        if limit is not None:
+            self.frame["deadline_s"] = limit
+        if getattr(function, "approve", False) if approve is None else approve:
+            self.frame["ask"] = True
+
+    def _own_schema(self, schema: object) -> dict[str, Any]:
+        made = as_json(schema)
+        if not isinstance(made, dict) or made != schema:
+            raise Invalid(
+                f"the schema of the tool {self.name!r} is not valid",
+                expected="an object of plain JSON",
+                got=f"{schema!r:.80}",
+                remedy="give the schema that a model provider takes: {'type': 'object', 'properties': {…}}",
+            )
+        return made
+
+    def _given_beside(self, function: Callable[..., Any], properties: Any) -> dict[str, str]:
+        """Return the parameters that are filled in here, of a function whose arguments a schema names."""
+        named = set(properties) if isinstance(properties, dict) else set()
+        called: Any = function if inspect.isroutine(function) else type(function).__call__
+        try:
+            hints = typing.get_type_hints(called, include_extras=True)
+            parameters = inspect.signature(function).parameters
+        except Exception:  # noqa: BLE001  # of a foreign object it need not be readable
+            return {}
+        kinds = {name: _given_kind(hints.get(name)) for name in parameters}
+        given = {name: kind for name, kind in kinds.items() if kind is not None}
+        if "fence" in parameters and "fence" not in named:
+            given["fence"] = "fence"
+        if named & given.keys():
+            raise Invalid(
+                f"the tool {self.name!r} has parameters that both a model and the supervisor fill in",
+                expected="other names in its schema",
+                got=", ".join(sorted(named & given.keys())),
+                remedy="rename the parameter of the function",
+            )
+        return given
+
+    def _signature(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """Read the typed signature of the function; returns its schema."""
+        hinted = self._hints = {}
         try:
             hints = typing.get_type_hints(function, include_extras=True)
             parameters = list(inspect.signature(function).parameters.values())
@@ -75,8 +167,8 @@ class HostTool:
             name, hint = parameter.name, hints.get(parameter.name)
             if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 raise self._invalid("a parameter that a schema cannot name", str(parameter))
-            kind = getattr(bare(hint), "__name__", "")
-            if kind in ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn"):
+            kind = _given_kind(hint)
+            if kind is not None:
                 self._given[name] = kind
                 continue
             if name == "fence":
@@ -86,28 +178,30 @@ class HostTool:
                 raise self._invalid("a parameter without a type", name)
             if is_secret(hint):
                 self._secret.add(name)
-            self._hints[name] = hint
+            hinted[name] = hint
             properties[name] = self._schema(name, hint)
             if parameter.default is parameter.empty:
                 required.append(name)
             elif name not in self._secret:
                 properties[name]["default"] = as_json(parameter.default)
-        schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-        description = inspect.getdoc(function) or ""
-        self.offer = {"name": self.name, "description": description, "parameters": schema}
-        # Fields of the frame of a call.
-        self.frame: dict[str, Any] = {"description": description, "schema": schema}
-        limit = seconds(getattr(function, "deadline_s", None))
-        if limit is not None:
-            self.frame["deadline_s"] = limit
+        return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
     def shown(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments to record: a mark in place of each secret."""
-        return {name: MARK if name in self._secret else value for name, value in arguments.items()}
+        """Return the arguments to record, as the daemon does: a mark in place of each secret."""
+        hidden = self._hidden(arguments)
+        return {name: MARK if name in hidden else value for name, value in arguments.items()}
+
+    def _hidden(self, arguments: Mapping[str, Any]) -> set[str]:
+        """Return the names of secret arguments. An unknown name counts as secret: it may be misspelt."""
+        if not self._secret:
+            return set()
+        known = typing.cast("Any", self.offer["parameters"]).get("properties")
+        return {name for name in arguments if name in self._secret or name not in (known or ())}
 
     def without(self, arguments: Mapping[str, Any], result: ToolResult) -> ToolResult:
         """Return a result with each of the call's secrets replaced by the mark."""
-        secrets = sorted({text for name in self._secret for text in _texts(arguments.get(name))}, key=len, reverse=True)
+        hidden = self._hidden(arguments)
+        secrets = sorted({text for name in hidden for text in _texts(arguments[name])}, key=len, reverse=True)
         return dataclasses.replace(result, content=_hidden(result.content, secrets), data=_hidden(result.data, secrets))
 
     def execute(self, arguments: Mapping[str, Any], call: Call) -> Any:
@@ -125,16 +219,22 @@ class HostTool:
         return _completed(value, call.token) if self.is_async and call.run.host.loop is None else value
 
     def _converted(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        schema = typing.cast("Any", self.offer["parameters"])
+        hints, schema = self._hints, typing.cast("Any", self.offer["parameters"])
+        if hints is None:
+            filled_in = sorted(self._given.keys() & arguments.keys())
+            if filled_in:
+                what = f"the supervisor fills in {', '.join(filled_in)}"
+                raise Invalid(f"the arguments of {self.name} do not fit: {what}")
+            return copy.deepcopy(dict(arguments))
         missing = [name for name in schema["required"] if name not in arguments]
-        unknown = [name for name in arguments if name not in self._hints]
+        unknown = [name for name in arguments if name not in hints]
         if missing or unknown:
             what = f"it lacks {', '.join(missing)}" if missing else f"it has no {', '.join(unknown)}"
-            raise Invalid(f"the arguments of {self.name} do not fit: {what}", expected=", ".join(self._hints))
+            raise Invalid(f"the arguments of {self.name} do not fit: {what}", expected=", ".join(hints))
         made = {}
         for name, value in arguments.items():
             try:
-                made[name] = converted(self._hints[name], value)
+                made[name] = converted(hints[name], value)
             except (TypeError, ValueError) as error:
                 raise Invalid(f"the arguments of {self.name} do not fit: {name}: {error}") from None
         return made
@@ -152,6 +252,12 @@ class HostTool:
             got=got,
             remedy=CONVERT,
         )
+
+
+def _given_kind(hint: Any) -> str | None:
+    """Return what is filled in here for a parameter of this type; None: nothing."""
+    kind = getattr(bare(hint), "__name__", "")
+    return kind if kind in GIVEN else None
 
 
 def _completed(coroutine: Any, token: CancelToken) -> Any:

@@ -27,6 +27,7 @@ from .run import Run
 from .schema import seconds
 from .spawning import AsyncSpawn, Spawn
 from .token import AsyncCancelToken, AsyncDoor, CancelToken, tell
+from .tools import Tool
 from .values import Address, Message, Provenance, ToolResult
 from .wire import line
 
@@ -65,7 +66,10 @@ class TurnBase:
 
     @property
     def tools(self) -> list[dict[str, Any]]:
-        """The tools that `call` takes: each with its `name`, `description`, and the JSON schema of its `parameters`."""
+        """The tools that `call` takes by name: each with `name`, `description`, and the JSON schema `parameters`.
+
+        `offer_anthropic`, `offer_openai` and `offer_responses` make of them what a provider takes.
+        """
         return [dict(tool) for tool in self._run.tools]
 
     @property
@@ -154,26 +158,32 @@ class TurnBase:
 
     def _call(self, tool: object, arguments: Mapping[str, Any]) -> Steps[ToolResult]:
         """Call a tool: of the daemon's, or of the user's, which is executed here."""
-        own = self._run.host.tools.get(tool) if isinstance(tool, str) else None
+        own = self._own(tool)
         if own is None:
             return (yield from self._ask(self._asked(tool, arguments)))
-        given = as_json(arguments)
-        call = self._asked(own.name, own.shown(given))
-        call.hide = functools.partial(own.without, given)
-        call.frame.update(own.frame)
+        given, call = self._of_own(own, arguments)
         return (yield from self._gated(call, lambda: own.execute(given, call), in_thread=not own.is_async))
 
     def _of_answer(self, tool: object, arguments: Mapping[str, Any]) -> Call:
         """Return a call of a model's answer, which is asked for later. It is executed apart from whoever waits."""
-        own = self._run.host.tools.get(tool) if isinstance(tool, str) else None
-        if own is None or not isinstance(arguments, Mapping):
+        own = self._own(tool)
+        if own is None:
             return self._asked(tool, arguments)
+        given, call = self._of_own(own, arguments)
+        self._begin_apart(call, lambda: own.execute(given, call), in_thread=not own.is_async)
+        return call
+
+    def _own(self, tool: object) -> Tool | None:
+        """Return the tool that is executed here: it itself, or one of this host by its name."""
+        return self._run.host.tools.get(tool) if isinstance(tool, str) else tool if isinstance(tool, Tool) else None
+
+    def _of_own(self, own: Tool, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Call]:
+        """Return the arguments of a call that is executed here, and the call, whose frame has the secrets too."""
         given = as_json(arguments)
         call = self._asked(own.name, own.shown(given))
         call.hide = functools.partial(own.without, given)
-        call.frame.update(own.frame)
-        self._begin_apart(call, lambda: own.execute(given, call), in_thread=not own.is_async)
-        return call
+        call.frame.update(own.frame, arguments=given)
+        return given, call
 
     def _gate(
         self, name: object, arguments: Mapping[str, Any], function: Callable[[], Any], show: Any, **frame: Any
@@ -298,8 +308,8 @@ class AsyncTurn(TurnBase):
         """Show that the agent is at work; not stored."""
         await self._through(self._say("typing"))
 
-    async def call(self, tool: str, /, **arguments: Any) -> ToolResult:
-        """Call a tool and wait for its result. Several calls may be open at once (`asyncio.gather`).
+    async def call(self, tool: str | Tool, /, **arguments: Any) -> ToolResult:
+        """Call a tool, by its name or one made on the spot, and wait for its result. Several may be open at once.
 
         If this await is cancelled (`asyncio.timeout`, a framework's limit), the call is ended, and its result is added
         to the thread. Only then does your code get the CancelledError.
@@ -351,15 +361,15 @@ class AsyncTurn(TurnBase):
             name: the tool's name.
             arguments: shown and recorded; `function` has its own.
             function: what to execute.
-            schema: a JSON schema of the arguments. It is neither enforced, since the framework has checked them, nor
-                stored.
+            schema: the JSON schema of the arguments; None: they are not checked. It is not stored.
             provider_id: what the model calls the call: its text, in the log, where it is cut to 256 characters.
             show: makes the text for the thread; by default the value itself, as JSON if it is no text.
             deadline_s: seconds after which the call is closed.
             ask: True: it waits until a person has allowed it.
 
         Raises:
-            Refused: it did not take place, or not to its end; `result` is what the thread has.
+            Refused: it did not take place, also where its arguments did not fit the schema, or not to its end;
+                `result` is what the thread has.
         """
         more = _more(schema, provider_id, deadline_s, ask)
         call = await self._through(self._gate(name, arguments, function, show, **more))
@@ -490,7 +500,7 @@ class Turn(TurnBase):
         """Show that the agent is at work; not stored."""
         self._through(self._say("typing"))
 
-    def call(self, tool: str, /, **arguments: Any) -> ToolResult:
+    def call(self, tool: str | Tool, /, **arguments: Any) -> ToolResult:
         """Call a tool and wait for its result. Several calls may be open at once, from several threads."""
         return self._through(self._call(tool, arguments))
 
