@@ -499,10 +499,11 @@ def test_the_users_tools_are_offered_called_by_name_and_gated(
         assert call["params"] == {
             "fence": "s:1:",
             "tool": "look_up",
-            "arguments": arguments,
+            "arguments": {**arguments, "key": "hush-hush"},
             "where": "host",
             "description": "Look it up.",
             "schema": schema,
+            "secret": ["key"],
             "deadline_s": 3.0,
         }
         content = host.answered(execute(host, call))["result"]["content"]
@@ -552,7 +553,8 @@ def test_a_secret_is_not_in_what_a_tool_raises(tmp_path: Path) -> None:
         host.hello()
         host.run()
         call = host.take("call")
-        assert call["params"]["arguments"] == {"key": "[secret]"}
+        # The daemon checks it, and keeps it from every record.
+        assert (call["params"]["arguments"], call["params"]["secret"]) == ({"key": "hush-hush"}, ["key"])
         result = host.answered(execute(host, call))["result"]
         assert result == {"content": "ValueError: no such key: [secret]", "is_error": True, "data": None}
 
