@@ -7,7 +7,7 @@ and writes its own pipes (`actors.plugin.pipes`), which no actor does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,6 +91,7 @@ class Executor(Protocol):
         owner: ActorRef[Any],
         token: CancelToken | None = None,
         context: Context | None = None,
+        session: str = "",
     ) -> None:
         """Register `key`, then run `body` and tell `owner` ExecutionEnded, once.
 
@@ -106,6 +107,7 @@ class Executor(Protocol):
             owner: receives the reports.
             token: the execution's token. If it is cancelled before the first line of a task, no line of it runs.
             context: the context variables to run with; not shared with other code.
+            session: to which it belongs; see `forget_ended`.
         """
 
     def cancel(self, key: str, *, again_s: float | None = None) -> bool:
@@ -130,6 +132,12 @@ class Executor(Protocol):
 
     def forget(self, key: str) -> None:
         """Forget an execution whose end has been handled."""
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """Forget the executions of a session that have ended, but those with these keys.
+
+        Others are forgotten as soon as they end: no actor asks for their ends any more.
+        """
 
     def call(self, callback: Callable[[], None]) -> None:
         """Run a callback soon, on another thread; its errors are contained."""
@@ -168,6 +176,12 @@ class Strays(Protocol):
 
     def forget(self, stray_id: str) -> None:
         """Forget a stray whose end is in the log."""
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """Forget the strays of a session that have ended, but those of these runs, and the others as soon as they end.
+
+        See `Executor.forget_ended`.
+        """
 
 
 class PipeEnds(Protocol):
@@ -232,10 +246,11 @@ class Processes(Protocol):
         a killed tree cannot be killed.
         """
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         """End the tree: SIGTERM and SIGCONT now, SIGKILL after `grace_s` seconds, until it is proven gone.
 
         0 kills at once. A second call with less grace escalates; the kill is never postponed. Unknown ids are ignored.
+        `session`: to which it belongs from now on, if it was spawned for none; see `forget_ended`.
         """
 
     def kill_session(self, session: str, grace_s: float) -> None:
@@ -261,6 +276,12 @@ class Processes(Protocol):
 
     def forget(self, process_id: str) -> None:
         """Forget a tree whose end is in the log, and delete its ledger."""
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """Forget the trees of a session but these, and delete their ledgers, once they are proven to have ended.
+
+        See `Executor.forget_ended`.
+        """
 
     def forget_session(self, session: str) -> None:
         """Delete the output files of a deleted session, all of whose trees have ended."""

@@ -20,6 +20,7 @@ The map, from the outside in:
     store/              the log in SQLite: migrations, writer, reader
     publisher.py        brings committed events to subscribers
     clock.py ids.py lock.py   time and timers, ids, the instance lock
+    by_session.py       finds what is kept of a session
     ages.py             decides what is too old, by a wall clock that may be wrong
     wire.py             the API's JSON, for the server and the client
     states.py           the states of the store and of agents

@@ -10,7 +10,7 @@ made, or an agent's call of `loop.stop`, ends `run_forever`; the thread logs tha
 
 Every execution is registered under its key before it starts, and its end is kept until `forget`: an actor that adopts
 the key later still gets the report. Recording the end and adopting use one lock, so an adopting actor always gets it,
-from one side or the other.
+from one side or the other. If no actor will adopt it any more (`forget_ended`), its end is not kept.
 
 Bounds. At most `threads_max` executions run on threads, including leaked ones; one more ends at once, with the reason.
 """
@@ -24,7 +24,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -38,6 +38,7 @@ from actors.kernel.actor import tell
 from actors.messages import ExecutionEnded
 from actors.model import How, Isolation
 from actors.ports import Clock
+from supervisor.by_session import BySession
 from supervisor.strays import attribution
 
 THREADS_MAX: Final = 512
@@ -51,7 +52,9 @@ class _Execution:
     key: str
     name: str
     owner: ActorRef[Any]
+    session: str = ""
     ended: ExecutionEnded | None = None
+    forgotten: bool = False
     isolation: Isolation = Isolation.TASK
     token: CancelToken | None = None
     context: Context | None = None
@@ -62,9 +65,15 @@ class _Execution:
     def adopt(self, owner: ActorRef[Any]) -> None:
         """Report to `owner` from now on; an end that has happened is reported again."""
         with self.lock:
-            self.owner = owner
+            self.owner, self.forgotten = owner, False
             if self.ended is not None:
                 tell(owner, self.ended)
+
+    def forget(self) -> bool:
+        """No actor will adopt it. True: it has ended; else it is forgotten when it ends."""
+        with self.lock:
+            self.forgotten = True
+            return self.ended is not None
 
     @property
     def born_cancelled(self) -> bool:
@@ -112,6 +121,7 @@ class ThreadExecutor:
         # Reentrant: a signal handler that interrupts the main thread may use the executor, or close it.
         self._lock = threading.RLock()
         self._executions: dict[str, _Execution] = {}
+        self._sessions = BySession()
         self._threads: set[threading.Thread] = set()
         self._callbacks = _CallbackPool()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,12 +137,13 @@ class ThreadExecutor:
         owner: ActorRef[Any],
         token: CancelToken | None = None,
         context: Context | None = None,
+        session: str = "",
     ) -> None:
         """Register `key`, then run `body` and send ExecutionEnded to `owner`, once; see the port."""
-        execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
+        execution = _Execution(key, name, owner, session, isolation=isolation, token=token, context=context)
         thread = self._thread_for(execution, body) if isolation is Isolation.THREAD else None
         with self._lock:
-            self._executions[key] = execution
+            self._keep(execution)
             closed = self._closed
             # Checked and added under one lock, so that two starts cannot both get the last free one.
             crowded = thread is not None and len(self._threads) >= self._threads_max
@@ -177,7 +188,7 @@ class ThreadExecutor:
             execution = self._executions.get(key) or _ON_THREADS.get(key)
             if execution is None:
                 return False
-            self._executions[key] = execution
+            self._keep(execution)
         execution.adopt(owner)
         return True
 
@@ -191,6 +202,15 @@ class ThreadExecutor:
         """Forget an execution whose end has been handled."""
         with self._lock:
             self._executions.pop(key, None)
+            self._sessions.discard(key)
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """See `actors.ports.Executor.forget_ended`."""
+        with self._lock:
+            executions = [self._executions[key] for key in self._sessions.of(session) if key not in but]
+        for execution in executions:
+            if execution.forget():
+                self.forget(execution.key)
 
     def call(self, callback: Callable[[], None]) -> None:
         """Run a callback soon, on another thread; its errors are contained."""
@@ -229,6 +249,11 @@ class ThreadExecutor:
         quiet = self._callbacks.close(timeout)
         with self._lock:
             return gone and quiet and not self._threads
+
+    def _keep(self, execution: _Execution) -> None:
+        """Under the lock."""
+        self._executions[execution.key] = execution
+        self._sessions.add(execution.key, execution.session)
 
     # ── Tasks ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -328,6 +353,9 @@ class ThreadExecutor:
                 return
             execution.ended = ended
             tell(execution.owner, ended)
+            forgotten = execution.forgotten
+        if forgotten:
+            self.forget(execution.key)
 
 
 class _CallbackPool:

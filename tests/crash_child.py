@@ -123,9 +123,9 @@ class DyingTrees(ProcessTrees):
         points.reach("spawn")
         super().spawn(process_id, spec, owner, session)
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         points.reach("kill")
-        super().kill(process_id, grace_s)
+        super().kill(process_id, grace_s, session)
         points.reach("killing")
 
     def _forget(self, process_id: str) -> None:

@@ -7,7 +7,7 @@ import os
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Final
@@ -90,7 +90,7 @@ class Trees:
         tree = self.trees[process_id] = Tree(process_id, spec, owner)
         self.spawned.put(tree)
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         tree = self.trees[process_id]
         tree.kills.append(grace_s)
         if self.mortal and len(tree.kills) == 1:
@@ -110,6 +110,9 @@ class Trees:
 
     def forget(self, process_id: str) -> None:
         self.trees[process_id].forgotten = True
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        raise AssertionError("no session is read here")
 
     def forget_session(self, session: str) -> None:
         raise AssertionError("no session is forgotten here")

@@ -19,6 +19,7 @@ import pytest
 
 from actors.messages import OutputRead, ProcessEnded, ProcessOutput, ProcessRemaining
 from actors.model import How
+from actors.ports import SpawnSpec
 from supervisor.config import LAYERS, LIMITS, OPTIONAL_LAYERS
 from supervisor.containment.guard import cgroups, command, killing, procfs, warden
 from tests.process_kit import (
@@ -681,14 +682,34 @@ def test_forgetting_removes_the_ledger_and_the_memory(b: Bench) -> None:
     assert late.ended().how is How.NOT_STARTED
 
 
+def test_l14_of_a_session_that_is_read_anew_no_tree_is_kept_that_has_ended_but_those_that_are_asked_for(
+    b: Bench,
+) -> None:
+    spec = SpawnSpec(("/bin/true",), "true")
+    serves = SpawnSpec(("/bin/sleep", "1000"), "sleep")
+    for process_id, session in (("over", "s"), ("asked", "s"), ("another", "t"), ("spare", "")):
+        b.trees.spawn(process_id, spec, b.owner, session)  # type: ignore[arg-type]
+        b.owner.ended(process_id)
+    for process_id in ("lives", "reserved"):
+        b.trees.spawn(process_id, serves, b.owner, "")  # type: ignore[arg-type]
+        b.owner.started(process_id)
+    b.trees.adopt("lives", b.owner, "s")  # type: ignore[arg-type]
+    b.trees.kill("reserved", 0.0, "s")
+    b.trees.forget_ended("s", {"asked"})
+    b.trees.kill("lives", 0.0)
+    for process_id in ("lives", "reserved"):
+        assert b.owner.ended(process_id).proven
+    b.settle()
+    assert set(b.trees._trees.by_id) == {"asked", "another", "spare"}
+    assert {path.stem for path in (b.state_dir / "wardens").glob("*.ledger")} == {"asked", "another", "spare"}
+
+
 def test_an_owner_that_raises_disturbs_no_other_tree(b: Bench) -> None:
     class Broken:
         def tell(self, report: object) -> None:
             raise ValueError("broken owner")
 
     name, value = b.mark.split("=")
-    from actors.ports import SpawnSpec
-
     b.trees.spawn("broken", SpawnSpec(("/bin/true",), "x", env={name: value}), Broken())  # type: ignore[arg-type]
     b.run(("/bin/true",))
     assert b.owner.ended().status == 0

@@ -207,6 +207,35 @@ def test_an_actor_that_adopts_gets_the_end_whenever_it_came_and_a_forgotten_exec
     assert not executor.adopt("never there", heir.ref)
 
 
+def test_l14_of_a_session_that_is_read_anew_no_end_is_kept_but_those_that_are_asked_for(
+    executor: ThreadExecutor,
+) -> None:
+    owner, leave = Owner(), threading.Event()
+    for key in ("over", "asked for", "unheard"):
+        executor.start(key, "x", Isolation.TASK, returns, owner.ref, session="s")
+        owner.next()
+    executor.start("another's", "x", Isolation.TASK, returns, owner.ref, session="t")
+    owner.next()
+    for key in ("goes on", "is adopted"):
+        executor.start(key, "x", Isolation.HOST, lambda finish: None, owner.ref, session="s")
+    executor.start("leaves", "x", Isolation.THREAD, lambda: leave.wait(WAIT_S), owner.ref, session="s")
+    executor.forget_ended("s", {"asked for"})
+    assert set(executor._executions) == {"asked for", "another's", "goes on", "is adopted", "leaves"}
+    assert executor.adopt("is adopted", owner.ref)
+    for key in ("goes on", "is adopted"):
+        executor._end(executor._executions[key], How.RETURNED, None, None)
+        assert owner.next().key == key, "who has it hears of its end"
+    leave.set()
+    assert owner.next().key == "leaves"
+    until(lambda: "leaves" not in executor._executions)
+    assert set(executor._executions) == {"asked for", "another's", "is adopted"}
+    executor.forget("is adopted")
+    executor.forget_ended("s", ())
+    executor.forget_ended("t", ())
+    assert not executor._executions
+    assert not executor._sessions._ids
+
+
 def test_the_token_of_an_execution_is_there_until_it_is_forgotten_also_in_the_next_executor(
     executor: ThreadExecutor,
 ) -> None:

@@ -87,7 +87,7 @@ class Lying(ProcessTrees):
         self.owners[process_id] = owner
         super().spawn(process_id, spec, owner, session)
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         at = time.time()  # noqa: TID251
         self.owners[process_id].tell(ProcessEnded(process_id, How.SIGKILL, proven=True, at=at, status=-9, reaped=1))
 
@@ -145,7 +145,7 @@ def test_help_needs_no_environment(script: str, tmp_path: Path) -> None:
 class Deaf(ProcessTrees):
     """Process trees that end nothing and say nothing."""
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         return
 
 

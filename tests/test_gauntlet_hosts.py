@@ -72,7 +72,7 @@ class Lying(ProcessTrees):
         self.owners[process_id] = owner
         super().adopt(process_id, owner, *arguments, **options)
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         at = time.time()  # noqa: TID251
         with suppress(ActorDeadError):
             self.owners[process_id].tell(ProcessEnded(process_id, How.SIGKILL, proven=True, at=at, status=-9, reaped=1))

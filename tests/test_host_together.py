@@ -55,7 +55,7 @@ class Commands(Trees):
     def set_nice(self, process_id: str, nice: int) -> None:
         """They are as nice as this process."""
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         self.started[process_id][0].terminate()
 
     def read_output(self, process_id: str) -> None:

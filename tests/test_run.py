@@ -142,7 +142,7 @@ class Alone:
             def kill(self, process_id: str, grace_s: float) -> None:
                 killed.append(process_id)
 
-            def adopt(self, process_id: str, owner: object) -> None:
+            def adopt(self, process_id: str, owner: object, session: str) -> None:
                 return
 
         world.answer("s", message("a", "say=1"))

@@ -14,6 +14,7 @@ from pykka import ActorRef
 from pykka._envelope import Envelope
 
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
+from actors.hierarchy.batches import Batches
 from actors.hierarchy.incarnation import Phase
 from actors.hierarchy.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
 from actors.hierarchy.outage import RETRY_FIRST_S, RETRY_MAX_S
@@ -26,10 +27,11 @@ from actors.messages import GoOn, PluginsMended, Route
 from actors.model import Address, Event, How, PartKind, Receipt
 from actors.plugin.registration import Unloaded
 from actors.plugin.turn import AsyncTurn
+from actors.protocol.step import ForgetPart
 from actors.requests import Delete, Resume, Stop, Stopped
 from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy
-from tests.sim.world import World
+from tests.sim.world import ActorPoisoned, World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 
 pytestmark = pytest.mark.usefixtures("quiet")
@@ -1253,6 +1255,37 @@ def test_a_run_has_one_actor_after_its_session_was_read_anew(seed: int) -> None:
             world.wait(0.1)
             assert len(world.actors(RunActor)) == 1, "what it left is taken over from the actor before, which ends"
         assert world.status(run.run_id) is not RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("what", ["executor", "processes", "strays"])
+@pytest.mark.parametrize("how", ["the store fails", "the actor fails"])
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_l14_what_had_ended_and_was_not_forgotten_is_when_the_session_is_read_anew(
+    seed: int, how: str, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(seed) as world:
+        world.strays.random = Random(seed)
+        kept: Any = getattr(world, what)
+        committed = Batches.committed
+
+        def fails(batches: Batches, number: int) -> None:
+            if any(isinstance(effect, ForgetPart) for sent in batches.sent for effect in sent.later):
+                monkeypatch.undo()
+                world.watch.faults = world.watch.forgot = world.watch.bounds.poisoned = True
+                raise ActorPoisoned("as it hears that an end is on record")
+            committed(batches, number)
+
+        run_id = world.answer("s", message("a", "run=0.1 run=0.1 say=1")).run_id
+        assert world.run(lambda: bool(world.executor.running()))
+        world.strays._over(world.strays.leave(Address("s", 1, run_id), PartKind.SUBPROCESS))
+        assert world.run(lambda: bool(kept.kept()))
+        if how == "the store fails":
+            world.store.lose_next(2)
+        else:
+            monkeypatch.setattr(Batches, "committed", fails)
+        world.settle()
+        assert len(world.errors) > 0, "it has failed"
+        assert not world.executor.kept() + world.processes.kept() + world.strays.kept()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

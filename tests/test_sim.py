@@ -1418,6 +1418,42 @@ REGRESSIONS = {
         ),
         hosting=Hosting(2025424893, HostedAgent("scripted", overlap=False)),
     ),
+    # The host that a session had reserved when it failed was killed, and no actor had it forgotten.
+    "a host that is on no record when its session fails": Schedule(
+        1721228833,
+        Settings(agent="scripted"),
+        (
+            ("unfit", 1),
+            ("steps", 1),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 4),
+            ("poison", 0, 2, False),
+        ),
+        failures_max=1,
+        hosting=Hosting(2925914743, HostedAgent("scripted", keep=True, keep_idle_s=0.5, overlap=False)),
+    ),
+    # Its execution ended without a line, its run's actor had failed, and its part had ended: no actor adopted it.
+    "a call that never began when its run's actor failed": Schedule(
+        3978309434,
+        Settings(
+            agent="scripted",
+            run_deadline_s=1.0,
+            call_deadline_s=0.5,
+            queue_max=2,
+            credit_events=1,
+            calls_open_max=1,
+            processes_max=1,
+        ),
+        (
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "crowd=4", None, "user", True, None),
+            ("wait", 0.05),
+            ("poison", 1, 0, True),
+            ("new", "say=1", None, "user", True, None),
+        ),
+        failures_max=5,
+    ),
 }
 
 

@@ -22,7 +22,7 @@ from pykka import ActorRef
 
 from actors import AsyncTurn, CancelToken, Receipt, Row, Stop, Turn, tool
 from actors.messages import StrayEnded, StrayFound
-from actors.model import Address, How, Isolation
+from actors.model import Address, How, Isolation, PartKind
 from actors.ports import ProcessRow
 from supervisor import Config, Supervisor
 from supervisor.clock import SystemClock
@@ -1047,6 +1047,43 @@ def test_as_process_1_the_daemon_reaps_what_falls_to_it(daemon: Foreground, tmp_
     finally:
         process.kill()
         process.wait(WAIT_S)
+
+
+def test_l14_of_a_session_that_is_read_anew_no_stray_is_kept_that_has_ended_but_those_of_runs_that_are_asked_for() -> (
+    None
+):
+    clock, told = SystemClock(), list[object]()
+    strays, token = Strays(clock), CancelToken(lambda callback: callback())
+
+    class Owner:
+        def tell(self, message: object) -> None:
+            told.append(message)
+
+    owner = cast("ActorRef[Any]", Owner())
+    runs = [Address("s", 1, "over"), Address("s", 1, "asked"), Address("t", 1, "another"), Address("s", 1, "goes on")]
+    try:
+        bodies = [strays.within(run, Isolation.HOST, token, lambda finish: None) for run in runs]
+        kept = [strays._run(run) for run in runs]
+        found = []
+        for run in kept:
+            strays.adopt(run.address, owner)
+            one = StrayFound(run.address, strays._reports.new_id("thread", run.address), PartKind.THREAD, "x", 1.0)
+            found.append(strays._reports.found(run, one))
+        for stray in found[:3]:
+            strays._ends.ended(stray, How.RETURNED)
+        strays.forget_ended("s", {"asked"})
+        assert list(strays._reports.strays.values()) == found[1:]
+        strays._ends.ended(found[3], How.RETURNED)
+        assert isinstance(told[-1], StrayEnded)
+        assert list(strays._reports.strays.values()) == found[1:3]
+        strays.forget_ended("s", ())
+        strays.forget_ended("t", ())
+        assert not strays._reports.strays
+        assert not strays._reports._sessions._ids
+        assert bodies
+    finally:
+        strays.close()
+        clock.close()
 
 
 def test_l3_the_strays_of_a_tool_are_reported_to_the_run_of_an_agent_that_is_executed_elsewhere() -> None:

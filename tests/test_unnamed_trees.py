@@ -45,6 +45,22 @@ def ledgers(b: Bench) -> set[str]:
     return {path.stem for path in (b.state_dir / "wardens").glob("*.ledger")}
 
 
+def test_l14_the_ledger_of_what_a_killed_daemon_had_goes_when_its_session_is_read_anew(b: Bench) -> None:
+    with daemon(b, b.options["layers"]) as victim:
+        for process_id in ("over", "asked", "another"):
+            spawn(victim, process_id)
+        victim.kill()
+    restart(b, "over", "asked", "another")
+    for process_id, session in (("over", "s"), ("asked", "s"), ("another", "t")):
+        b.trees.adopt(process_id, b.owner, session)  # type: ignore[arg-type]
+        assert b.owner.ended(process_id).proven
+    b.trees.forget_ended("s", {"asked"})
+    until(lambda: ledgers(b) == {"asked", "another"}, "one ledger less")
+    again = Recorder()
+    b.trees.adopt("asked", again, "s")  # type: ignore[arg-type]
+    assert again.ended("asked").how is not How.NOT_STARTED
+
+
 @pytest.mark.parametrize("zygote_first", [False, True], ids=["daemon", "zygote and daemon"])
 def test_l3_what_a_killed_daemon_had_and_no_row_names_is_gone_and_so_is_its_ledger(
     b: Bench, zygote_first: bool

@@ -550,7 +550,7 @@ class RunActor(Actor):
         if not claim_for_run_end(self._cells.get(process_id)):
             # It was handed over: the session has it.
             return
-        self._ports.processes.adopt(process_id, self.actor_ref)
+        self._ports.processes.adopt(process_id, self.actor_ref, self._address.session)
         self._ports.processes.kill(process_id, grace_s)
 
     def _adopt(self, adoption: Adoption) -> None:

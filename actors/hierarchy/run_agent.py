@@ -115,7 +115,8 @@ class RunAgent:
         isolation = Isolation.TASK if as_task else Isolation.THREAD
         body = self._ports.strays.within(self._address, isolation, start.token, body)
         self._ports.strays.adopt(self._address, self._owner.actor_ref)
-        executor.start(run, f"agent {start.agent_name}", isolation, body, self._owner.actor_ref, start.token)
+        name, ref, session = f"agent {start.agent_name}", self._owner.actor_ref, self._address.session
+        executor.start(run, name, isolation, body, ref, start.token, None, session)
 
     def _begin_in_host(self, start: RunStart, core: TurnCore, tools: Mapping[str, Tool]) -> None:
         """Send the run to its host. The host's tree is adopted first, so that its end is reported to this run."""
@@ -127,8 +128,8 @@ class RunAgent:
         body = execution.hosted_body(lambda finish: hosts.run(host, core, offers, finish), content_max)
         # What it starts itself is in its host; but it calls tools that run here.
         body = self._ports.strays.within(self._address, Isolation.HOST, start.token, body)
-        name = f"agent {start.agent_name}"
-        self._ports.executor.start(run, name, Isolation.HOST, body, self._owner.actor_ref, start.token)
+        name, ref, session = f"agent {start.agent_name}", self._owner.actor_ref, self._address.session
+        self._ports.executor.start(run, name, Isolation.HOST, body, ref, start.token, None, session)
         # Behind it: nothing of the run is here before its first call.
         self._ports.strays.adopt(self._address, self._owner.actor_ref)
 

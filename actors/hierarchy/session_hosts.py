@@ -86,12 +86,14 @@ class SessionHosts:
     def end(self, processes: Processes, failed_at: object = None) -> None:
         """The session's actor ends: kill its hosts. They may be on record as the session's, so no other may get them.
 
+        The next incarnation knows which are not: it has those forgotten.
+
         `failed_at`: the message at which it failed, which may have asked for another.
         """
         if isinstance(failed_at, SpawnRequested) and failed_at.host:
             self._reserved.add(failed_at.process_id)
         for process_id in sorted(self._reserved | self._unused):
-            processes.kill(process_id, 0.0)
+            processes.kill(process_id, 0.0, self._session)
         self._forget()
 
     def _forget(self) -> None:

@@ -239,7 +239,7 @@ class Spawns:
     def take_over(self, process_id: str) -> None:
         """The actor of a tree has ended: take the tree over, if that is still open, and end it."""
         if process_id in self._open and claim_for_run_end(self._cells.get(process_id)):
-            self._ports.processes.adopt(process_id, self._owner.actor_ref)
+            self._ports.processes.adopt(process_id, self._owner.actor_ref, self._address.session)
             self._ports.processes.kill(process_id, self._ports.settings.grace_s)
 
     def _forget(self, process_id: str) -> None:

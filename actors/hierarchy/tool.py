@@ -111,7 +111,8 @@ class ToolActor(Actor):
         body = self._body(_contained(started))
         self._executing = True
         isolation = self._tool.isolation if self._host is None else Isolation.HOST
-        executor.start(key, f"tool {self._tool.name}", isolation, body, ref, permit.token, self._context)
+        name, session = f"tool {self._tool.name}", self._address.session
+        executor.start(key, name, isolation, body, ref, permit.token, self._context, session)
         if permit.deadline_s is not None:
             self._timer = self._ports.clock.call_later(permit.deadline_s, ref, CallDeadline())
 
@@ -279,8 +280,13 @@ class ToolActor(Actor):
             self.stop()
 
     def on_stop(self) -> None:
-        """Cancel the timer of the deadline, and wait for no host any more: it may be stopped with its run's actor."""
+        """Cancel the timer of the deadline, and wait for no host any more: it may be stopped with its run's actor.
+
+        A call that has not begun never does. Then nothing of it is taken over, and the executor forgets it.
+        """
         self._disarm_deadline()
+        if self._executing and self._permit.cell.close()[0] is CellState.VOID:
+            self._ports.executor.forget(self.key)
         if self._host is not None:
             self._host.leave()
 

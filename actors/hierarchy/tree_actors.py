@@ -178,6 +178,6 @@ class TreeActors:
         if owned.cell is not None:
             # A tree that has not passed its cell by now is never spawned, and the port reports that.
             owned.cell.close()
-        self._ports.processes.adopt(process_id, self._owner.actor_ref)
+        self._ports.processes.adopt(process_id, self._owner.actor_ref, self._live.session)
         if owned.row.ending is not None:
             self._ports.processes.kill(process_id, self._live.grace_s(owned.mode, owned.row.host))

@@ -377,6 +377,11 @@ class SessionState:
         record = self.record(address.run)
         return record.parts.get(address.call or AGENT) if record is not None else None
 
+    def open_parts(self) -> set[str]:
+        """Return the ids under which the ports have what is open: parts of runs, and trees of the session."""
+        parts = [(record, part) for record in self.records() for part in record.open_parts()]
+        return {record.id if part.id == AGENT else part.id for record, part in parts} | set(self.owned)
+
     # ── Made from the settings ───────────────────────────────────────────────────────────────────────
 
     def new_token(self) -> CancelToken:

@@ -25,6 +25,7 @@ class Run:
         "begun",
         "doubted",
         "dues",
+        "forgotten",
         "forks",
         "lock",
         "more",
@@ -50,6 +51,8 @@ class Run:
         # It has started a process.
         self.forks = False
         self.doubted = False
+        # No actor asks for the ends of its strays any more.
+        self.forgotten = False
 
     def due(self, call: str | None) -> float | None:
         """When the strays of a call, or of the agent, are killed; None: they are not being ended."""

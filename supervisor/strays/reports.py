@@ -5,6 +5,7 @@ The reports on a stray are kept until its end is in the log, so that the next ow
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec.structs import replace
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How, PartKind
 from actors.ports import Clock
+from supervisor.by_session import BySession
 from supervisor.strays.records import Run, Stray
 from supervisor.strays.starter import Starter
 
@@ -34,6 +36,7 @@ class Reports:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.strays: dict[str, Stray] = {}
+        self._sessions = BySession()
         # By id, in the order of their ends: ended strays whose end is not in the log yet.
         self._ended: dict[str, None] = {}
         self._number = 0
@@ -60,6 +63,7 @@ class Reports:
         """Report a stray to its run."""
         stray = Stray(run, found)
         run.strays[stray.id] = self.strays[stray.id] = stray
+        self._sessions.add(stray.id, run.address.session)
         run.tell(found)
         return stray
 
@@ -115,12 +119,24 @@ class Reports:
         assert stray.ended is not None, "its end is recorded first"
         stray.run.tell(stray.ended)
         self._ended[stray.id] = None
-        if len(self._ended) > ENDED_MAX:
+        if stray.run.forgotten:
+            self.drop(stray)
+        elif len(self._ended) > ENDED_MAX:
             self.drop(self.strays[next(iter(self._ended))])
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """Drop the strays of a session that have ended, but those of these runs; the others when they end."""
+        for stray in [self.strays[key] for key in self._sessions.of(session)]:
+            if stray.run.address.run in but:
+                continue
+            stray.run.forgotten = True
+            if stray.id in self._ended:
+                self.drop(stray)
 
     def drop(self, stray: Stray) -> None:
         """Drop the reports of a stray."""
         self._ended.pop(stray.id, None)
+        self._sessions.discard(stray.id)
         del self.strays[stray.id]
         stray.run.strays.pop(stray.id, None)
 

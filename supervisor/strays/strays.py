@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from loguru import logger
@@ -104,7 +104,7 @@ class Strays:
         """Send reports to `owner` from now on; see the port."""
         with self._lock:
             run = self._run(address)
-            run.owner = owner
+            run.owner, run.forgotten = owner, False
             for stray in list(run.strays.values()):
                 run.tell_all(stray)
             for row in claimed:
@@ -131,6 +131,11 @@ class Strays:
             stray = self._reports.strays.get(stray_id)
             if stray is not None and stray.ended is not None:
                 self._reports.drop(stray)
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """See `actors.ports.Strays.forget_ended`."""
+        with self._lock:
+            self._reports.forget_ended(session, but)
 
     def _run(self, address: Address) -> Run:
         run = self._runs.get(address.run)

@@ -494,8 +494,7 @@ class Client:
             alive += 1
         left = [actor for actor in world.actors(Actor) if not isinstance(actor, SupervisorActor | SessionActor)]
         assert len(left) <= 3 * (len(running) + alive), f"actors that never end: {left} (L14)"
-        if not self.watch.faults:
-            kept = world.executor.kept() + world.processes.kept() + world.strays.kept()
-            assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
+        kept = world.executor.kept() + world.processes.kept() + world.strays.kept()
+        assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
         if not self.watch.faults:
             self.watch.rest.at_rest()

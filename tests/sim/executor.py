@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import inspect
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from contextvars import Context
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, TypeVarTuple, Unpack
@@ -138,12 +138,13 @@ class SimExecutor:
         owner: ActorRef[Any],
         token: CancelToken | None = None,
         context: Context | None = None,
+        session: str = "",
     ) -> None:
         """Register `key`, then run the coroutine that `body` gives and tell `owner` ExecutionEnded, once."""
         if isolation is Isolation.THREAD:
             raise NotImplementedError(f"{name}: a plain function needs a thread; simulated worlds run async ones")
         self._watch.executions.starts(key, name)
-        execution = _Execution(key, name, owner, isolation=isolation, token=token, context=context)
+        execution = _Execution(key, name, owner, session, isolation=isolation, token=token, context=context)
         self._executions[key] = execution
         if isolation is Isolation.HOST:
             body(lambda value: self._end(execution, How.RETURNED, value, None))
@@ -172,7 +173,7 @@ class SimExecutor:
         execution = self._executions.get(key)
         if execution is None:
             return False
-        execution.owner = owner
+        execution.owner, execution.forgotten = owner, False
         if execution.ended is not None:
             _tell(owner, execution.ended)
         return True
@@ -185,6 +186,12 @@ class SimExecutor:
     def forget(self, key: str) -> None:
         """The end of `key` was taken note of."""
         self._executions.pop(key, None)
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """What else has ended of a session, or ends from here on, is forgotten."""
+        for one in [one for one in self._executions.values() if one.session == session and one.key not in but]:
+            if one.forget():
+                self.forget(one.key)
 
     def call(self, callback: Callable[[], None]) -> None:
         """Run a callback at a step of its own."""
@@ -270,6 +277,8 @@ class SimExecutor:
             self._watch.break_(f"{execution.key} ends twice (L7)")
         execution.ended = ExecutionEnded(execution.key, how, self._clock.wall(), value, error)
         _tell(execution.owner, execution.ended)
+        if execution.forgotten:
+            self.forget(execution.key)
 
 
 def _tell(owner: ActorRef[Any], ended: ExecutionEnded) -> None:

@@ -12,7 +12,7 @@ What a tree reports is reported in its order, at steps of its own; the steps of 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -150,12 +150,14 @@ class SimProcesses:
         self._trees[process_id] = tree
         tree.todo.append(lambda: self._start(tree))
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         """SIGTERM now, SIGKILL after `grace_s` seconds; again with less grace it escalates."""
         self._watch.ends.halts(process_id)
         if grace_s > 0:
             self._watch.trees.asks_host(process_id)
         tree = self._trees.get(process_id)
+        if tree is not None:
+            tree.session = tree.session or session
         if tree is None or tree.dead or tree.ended is not None:
             return
         now = self._clock.monotonic()
@@ -193,7 +195,7 @@ class SimProcesses:
         """From here on tell `owner`; an unknown id is looked up in the ledgers."""
         tree = self._trees.get(process_id)
         if tree is None:
-            tree = _Tree(process_id, Command(), owner)
+            tree = _Tree(process_id, Command(), owner, session)
             tree.dead = True
             self._trees[process_id] = tree
             self._look(tree)
@@ -217,6 +219,12 @@ class SimProcesses:
         elif tree is not None:
             tree.forgotten = True
         self._ledgers.pop(process_id, None)
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """What else is proven to have ended of a session is forgotten."""
+        for tree in [one for one in self._trees.values() if one.session == session and one.process_id not in but]:
+            if tree.ended is None or tree.ended.proven:
+                self.forget(tree.process_id)
 
     def forget_session(self, session: str) -> None:
         """Nothing is kept here of a session's output."""

@@ -6,7 +6,7 @@ says: things that end by themselves, when they are told, when they are killed, o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,6 +51,8 @@ class SimStrays:
         self._strays: dict[str, _Stray] = {}
         self._ending: dict[str, float] = {}
         self._count = 0
+        # Runs of whose strays no end is asked for any more.
+        self._forgotten: set[str] = set()
 
     def within(
         self, address: Address, isolation: Isolation, token: CancelToken, body: Callable[..., Any]
@@ -71,6 +73,7 @@ class SimStrays:
     def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
         """From here on tell `owner`; what is known is told again, and the end of what is not."""
         self._owners[address.run] = owner
+        self._forgotten.discard(address.run)
         for stray in [one for one in self._strays.values() if one.found.address.run == address.run]:
             self._tell(stray.found)
             if stray.ended is not None:
@@ -93,6 +96,14 @@ class SimStrays:
         stray = self._strays.get(stray_id)
         if stray is not None and stray.ended is not None:
             del self._strays[stray_id]
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """What else has ended of a session, or ends from here on, is forgotten."""
+        for stray_id, stray in list(self._strays.items()):
+            address = stray.found.address
+            if address.session == session and address.run not in but:
+                self._forgotten.add(address.run)
+                self.forget(stray_id)
 
     # ── For the world ─────────────────────────────────────────────────────────────────────────────
 
@@ -153,6 +164,8 @@ class SimStrays:
             address, key = stray.found.address, stray.found.stray_id
             stray.ended = StrayEnded(address, key, How.RETURNED, self._clock.wall())
             self._tell(stray.ended)
+            if address.run in self._forgotten:
+                self.forget(key)
 
     def _tell(self, message: StrayFound | StrayEnded) -> None:
         owner = self._owners.get(message.address.run)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
+from supervisor.by_session import BySession
 from supervisor.containment.guard import cgroups, ledger, procfs
 from supervisor.containment.guard.ledger import Ledger
 from supervisor.containment.processes.reports import ended, not_started, remaining, tell
@@ -40,8 +41,11 @@ class Adoption:
     `unnamed`: no row of the store names it, so its ledger is removed when its end is known.
     """
 
-    def __init__(self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float) -> None:
+    def __init__(
+        self, process_id: str, owner: ActorRef[Any] | None, path: Path, since: float, session: str = ""
+    ) -> None:
         self.process_id = process_id
+        self.session = session
         self.owner = owner
         self.path = path
         self.since = since
@@ -67,6 +71,8 @@ class Adoptions:
         self._search = search
         self._give_up_s = give_up_s
         self._by_id: dict[str, Adoption] = {}
+        # Ids of trees whose end was reported, and whose ledger is kept.
+        self._reported = BySession()
 
     def clean_up(self, before: str | None, ours: Collection[str]) -> None:
         """At a start: end the orphans of a dead daemon's trees, also if no actor asks for them.
@@ -99,19 +105,27 @@ class Adoptions:
             else:
                 self._begin(process_id, None, unnamed=True)
 
-    def adopt(self, process_id: str, owner: ActorRef[Any] | None) -> None:
-        """Report the end of a tree to `owner`, after ending its orphans; None: no actor asks for a report."""
+    def adopt(self, process_id: str, owner: ActorRef[Any] | None, session: str = "") -> None:
+        """Report the end of a tree to `owner`, after ending its orphans; None: no actor asks for a report.
+
+        `session`: to which the tree belongs.
+        """
         adoption = self._by_id.get(process_id)
         if adoption is not None:
-            adoption.owner = owner
+            adoption.owner, adoption.session = owner, session
             adoption.size = -1
             if adoption.report is not None:
                 tell(owner, adoption.report)
             return
-        self._begin(process_id, owner)
+        self._begin(process_id, owner, session)
+
+    def reported(self, session: str) -> list[str]:
+        """Return the ids of a session's trees that are proven gone, and whose ledgers are kept until `forget`."""
+        return self._reported.of(session)
 
     def forget(self, process_id: str) -> None:
         """Stop looking for its end."""
+        self._reported.discard(process_id)
         adoption = self._by_id.pop(process_id, None)
         if adoption is not None and adoption.alarm is not None:
             adoption.alarm.cancel()
@@ -123,8 +137,9 @@ class Adoptions:
                 adoption.alarm.cancel()
         self._by_id.clear()
 
-    def _begin(self, process_id: str, owner: ActorRef[Any] | None, *, unnamed: bool = False) -> None:
-        adoption = Adoption(process_id, owner, self._warden_dir.ledger(process_id), self._clock.monotonic())
+    def _begin(self, process_id: str, owner: ActorRef[Any] | None, session: str = "", *, unnamed: bool = False) -> None:
+        path = self._warden_dir.ledger(process_id)
+        adoption = Adoption(process_id, owner, path, self._clock.monotonic(), session)
         adoption.unnamed = unnamed
         self._by_id[process_id] = adoption
         self._look(adoption)
@@ -165,6 +180,8 @@ class Adoptions:
 
     def _put_away(self, adoption: Adoption, report: ProcessEnded) -> None:
         """Remove the ledger of a tree that no row names, if its end is known."""
+        if report.proven and adoption.owner is not None:
+            self._reported.add(adoption.process_id, adoption.session)
         if not adoption.unnamed or adoption.owner is not None:
             return
         if not report.proven:

@@ -81,7 +81,7 @@ class Launcher:
         )
         output = Output(self._log_max, self._tail_max, spool.elsewhere)
         tree = Tree(process_id, spec, owner, session, path, output, spool, given)
-        self._trees.by_id[process_id] = tree
+        self._trees.add(tree)
         if self._trees.closing:
             self._endings.never(tree, "the supervisor is shutting down")
             return

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from supervisor.by_session import BySession
+
 if TYPE_CHECKING:
     import socket
     from pathlib import Path
@@ -107,9 +109,30 @@ class TreeTable:
 
     def __init__(self) -> None:
         self.by_id: dict[str, Tree] = {}
+        self._sessions = BySession()
         self.closing = False
         self.quiet = threading.Event()
         """Set when the daemon is closing and every tree has ended. Any thread may wait for it."""
+
+    def add(self, tree: Tree) -> None:
+        """Keep a tree until `remove`."""
+        self.by_id[tree.process_id] = tree
+        self._sessions.add(tree.process_id, tree.session)
+
+    def belong_to(self, tree: Tree, session: str) -> None:
+        """Give a tree to a session, if it has none; "" is none."""
+        if session and not tree.session:
+            tree.belong_to(session)
+            self._sessions.add(tree.process_id, session)
+
+    def of(self, session: str) -> list[Tree]:
+        """Return the trees of a session."""
+        return [self.by_id[process_id] for process_id in self._sessions.of(session)]
+
+    def remove(self, process_id: str) -> None:
+        """Forget a tree, if it is known."""
+        self.by_id.pop(process_id, None)
+        self._sessions.discard(process_id)
 
     def check_quiet(self) -> None:
         """Set `quiet` if that is so."""

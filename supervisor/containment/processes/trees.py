@@ -177,9 +177,9 @@ class ProcessTrees:
             given.close()
             tell(owner, not_started(process_id, "the supervisor has shut down", self._clock.wall()))
 
-    def kill(self, process_id: str, grace_s: float) -> None:
+    def kill(self, process_id: str, grace_s: float, session: str = "") -> None:
         """See `actors.ports.Processes.kill`."""
-        self._reactor.post(lambda: self._kill(process_id, grace_s))
+        self._reactor.post(lambda: self._kill(process_id, grace_s, session))
 
     def kill_session(self, session: str, grace_s: float) -> None:
         """See `actors.ports.Processes.kill_session`."""
@@ -200,6 +200,10 @@ class ProcessTrees:
     def forget(self, process_id: str) -> None:
         """See `actors.ports.Processes.forget`. A tree that has not ended is forgotten when it ends."""
         self._reactor.post(lambda: self._forget(process_id))
+
+    def forget_ended(self, session: str, but: Collection[str]) -> None:
+        """See `actors.ports.Processes.forget_ended`."""
+        self._reactor.post(lambda: self._forget_ended(session, but))
 
     def forget_session(self, session: str) -> None:
         """See `actors.ports.Processes.forget_session`. Done after the calls posted before it."""
@@ -247,13 +251,14 @@ class ProcessTrees:
         else:
             self._launcher.spawn(process_id, spec, owner, session, given)
 
-    def _kill(self, process_id: str, grace_s: float) -> None:
+    def _kill(self, process_id: str, grace_s: float, session: str) -> None:
         tree = self._trees.by_id.get(process_id)
         if tree is not None:
+            self._trees.belong_to(tree, session)
             self._kills.kill(tree, grace_s)
 
     def _kill_session(self, session: str, grace_s: float) -> None:
-        for tree in [one for one in self._trees.by_id.values() if one.session == session]:
+        for tree in self._trees.of(session):
             self._kills.kill(tree, grace_s)
 
     def _set_nice(self, process_id: str, nice: int) -> None:
@@ -270,10 +275,9 @@ class ProcessTrees:
     def _adopt(self, process_id: str, owner: ActorRef[Any], session: str) -> None:
         tree = self._trees.by_id.get(process_id)
         if tree is None:
-            self._adoptions.adopt(process_id, owner)
+            self._adoptions.adopt(process_id, owner, session)
             return
-        if session and not tree.session:
-            tree.belong_to(session)
+        self._trees.belong_to(tree, session)
         tree.owner = owner
         remaining = None if tree.end_report else tree.remaining
         for report in (tree.start_report, tree.exit_report, remaining, tree.end_report):
@@ -294,9 +298,18 @@ class ProcessTrees:
         if tree is not None and tree.phase is not TreePhase.ENDED:
             tree.forgotten = True
             return
-        self._trees.by_id.pop(process_id, None)
+        self._trees.remove(process_id)
         self._adoptions.forget(process_id)
         self._dir.ledger(process_id).unlink(missing_ok=True)
+
+    def _forget_ended(self, session: str, but: Collection[str]) -> None:
+        for tree in self._trees.of(session):
+            unproven = tree.end_report is not None and not tree.end_report.proven
+            if tree.process_id not in but and not unproven:
+                self._forget(tree.process_id)
+        for process_id in self._adoptions.reported(session):
+            if process_id not in but:
+                self._forget(process_id)
 
     # ── Events ────────────────────────────────────────────────────────────────────────────────────
 

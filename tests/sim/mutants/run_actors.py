@@ -95,6 +95,14 @@ RUN_ACTORS: Final = (
     ),
     # ── ToolActor ──
     mutant(
+        "a call that never began is kept when its run's actor fails",
+        "L14",
+        ToolActor,
+        "on_stop",
+        "self._ports.executor.forget(self.key)",
+        "pass",
+    ),
+    mutant(
         "a tool is cancelled again at the grace",
         "L8",
         ToolActor,

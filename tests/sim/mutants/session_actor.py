@@ -48,6 +48,32 @@ SESSION_ACTOR: Final = (
         "if self._quarantine.on:",
         "if False:",
     ),
+    # ── Reading ──
+    mutant(
+        "what had ended is kept when a session is read anew",
+        "L14",
+        Reading,
+        "loaded",
+        "self._forget_ended(snapshot)",
+        "pass",
+    ),
+    mutant(
+        "strays that had ended are kept when a session is read anew",
+        "L14",
+        Reading,
+        "_forget_ended",
+        "self._ports.strays.forget_ended(session, runs)",
+        "pass",
+    ),
+    # ── SessionHosts ──
+    mutant(
+        "a host that was reserved when its session failed is kept",
+        "L14",
+        SessionHosts,
+        "end",
+        "processes.kill(process_id, 0.0, self._session)",
+        "processes.kill(process_id, 0.0)",
+    ),
     # ── Serving ──
     mutant(
         "the halt is sent before the fence",
