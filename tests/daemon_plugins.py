@@ -36,6 +36,9 @@ def hang(turn: Turn) -> None:
     # A run with a call on record is not begun anew after a restart.
     turn.call("shell", script="true")
     part = turn.inputs[0].content
+    while not gc.isenabled():
+        # It is off until the daemon is ready: one that hangs before could not start.
+        time.sleep(0.01)
     logger.info("hanging the {}", part)
     if part == "store":
         _only(SqliteStore)._queue.put(Never())
