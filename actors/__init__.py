@@ -17,12 +17,14 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     events.py    the schema of the log: each kind of event, and the fields of its data
     dead_letters.py   reports that came too late
     ids.py text.py secrets.py   request ids; storable and safe text; secret arguments
+    attachments.py   files, and the bytes that are kept with a session
     agent_choice.py   the agent that a session has
     usage.py     what a run has used, and how much of it a run may use
-    model.py parts.py questions.py   the nouns; the parts of a model's answer; what calls ask a person
+    model.py parts.py questions.py   the nouns; the parts of messages; what calls ask a person
     run_status.py errors.py   the status of a run, and how it may change; the errors
 """
 
+from actors.attachments import File
 from actors.errors import (
     AgentUnavailable,
     AheadOfLog,
@@ -76,7 +78,7 @@ from actors.model import (
     Waiting,
     WithdrawOutcome,
 )
-from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
+from actors.parts import AnswerInfo, BlockPart, CallPart, MediaPart, TextPart
 from actors.plugin.answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
 from actors.plugin.offering import offer_anthropic, offer_openai, offer_responses
 from actors.plugin.registration import Tool, tool
@@ -130,9 +132,11 @@ __all__ = [
     "EventKind",
     "Exit",
     "Fate",
+    "File",
     "How",
     "Invalid",
     "Isolation",
+    "MediaPart",
     "Message",
     "Mode",
     "ModelAnswer",

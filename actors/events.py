@@ -41,6 +41,7 @@ from actors.model import (
     StopOutcome,
     Where,
 )
+from actors.parts import GivenPart
 from actors.run_status import RunStatus
 from actors.text import storable_json
 
@@ -105,6 +106,10 @@ OfAnswer = Annotated[str | None, Meta(description="The answer that it is a part 
 ToolName = Annotated[str, Meta(description="The tool's name.")]
 Content = Annotated[str, Meta(description="The message's text.")]
 Origin = Annotated[str | None, Meta(description="Who sent the message: `user`, or the name of a client.")]
+GivenParts = Annotated[
+    tuple[GivenPart, ...],
+    Meta(description="Its texts and its files, in their order; of a file the name of its attachment. Left out: none."),
+]
 Note = Annotated[str, Meta(description="What else is known, for people.")]
 TreeOwner = Annotated[Owner, Meta(description="Who owns the tree. Left out: the run.")]
 Kind = Annotated[PartKind, Meta(description="What it is. Left out: a tree that a tool spawned.")]
@@ -135,12 +140,13 @@ class MessageData(Data, frozen=True, kw_only=True):
         float | None, Meta(description="When its sender sent it, as the sender says. Seconds since the epoch, UTC.")
     ] = None
     attachments: Annotated[
-        tuple[str, ...], Meta(description="Names of its attachments: bytes that are not UTF-8.")
+        tuple[str, ...], Meta(description="Names of its attachments: of its files, and of bytes that are not UTF-8.")
     ] = ()
     traceparent: Annotated[
         str | None, Meta(description="The sender's span, as of W3C Trace Context. Left out: none was given.")
     ] = None
     agent: Annotated[str | None, Meta(description="The agent that it names. Left out: none.")] = None
+    parts: GivenParts = ()
 
 
 class MessageRetractedData(Data, frozen=True, kw_only=True):
@@ -440,6 +446,7 @@ class SessionMessageWaitingData(Data, frozen=True, kw_only=True):
     content: Content = always("")
     origin: Origin = always(None)
     agent: Annotated[str | None, Meta(description="The agent that it names. Left out: none.")] = None
+    parts: GivenParts = ()
 
 
 class SessionMessageReturnedData(Data, frozen=True, kw_only=True):
@@ -454,6 +461,7 @@ class SessionMessageReturnedData(Data, frozen=True, kw_only=True):
     ] = always(ReturnReason.OTHER)
     content: Content = always("")
     origin: Origin = always(None)
+    parts: GivenParts = ()
 
 
 class SessionResumedData(Data, frozen=True, kw_only=True):

@@ -492,9 +492,10 @@ class ToolCall(Struct, frozen=True):
 class Message(Struct, frozen=True):
     """One message of a thread, or one that waits (then `generation` is None).
 
-    A tool message has the `outcome` of its call. `attachments` are names: see `SessionHandle.attachment`. One that is
-    the answer of a model has `answer`, and `parts`; `content` and `tool_calls` repeat the texts and calls among these.
-    To change what is rendered of it, change its parts.
+    A tool message has the `outcome` of its call. `attachments` are names: see `SessionHandle.attachment`. A message
+    with files has `parts`, and `content` repeats the texts among these. One that is the answer of a model has `answer`,
+    and `parts`; `content` and `tool_calls` repeat the texts and calls among these. To change what is rendered of a
+    message with parts, change its parts.
     """
 
     id: str
@@ -572,6 +573,7 @@ class SessionStatus(Struct, frozen=True):
     usage: of all its runs so far.
     asking: the calls that wait for a person.
     agent: which answers the next message that names none.
+    attachments_bytes: of all its attachments, each time that they were given.
     """
 
     session: str
@@ -588,3 +590,4 @@ class SessionStatus(Struct, frozen=True):
     usage: Usage = Usage()
     asking: tuple[Asking, ...] = ()
     agent: str = ""
+    attachments_bytes: int = 0

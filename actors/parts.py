@@ -1,10 +1,12 @@
-"""The parts of an assistant's message that a model answered, in the order in which the model said them.
+"""The parts of a message, in their order: of a message with files, and of one that a model answered.
 
-A message that an agent put together with `turn.emit` and `turn.call` has none: its text and its calls are all of it.
+A message of text alone has none: its text is all of it. Nor has one that an agent put together with `turn.emit` and
+`turn.call`: its text and its calls are all of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from msgspec import Struct, field
@@ -35,7 +37,28 @@ class CallPart(Struct, frozen=True, tag="call"):
     provider_id: str | None = None
 
 
-Part: TypeAlias = TextPart | BlockPart | CallPart
+class MediaPart(Struct, frozen=True, tag="media"):
+    """An image or another file. Its bytes are an attachment of the session: `turn.attachment(part)` reads them.
+
+    `attachment` is the attachment's name, which is made of the hash of its bytes; `size` is in bytes; `name` is what
+    its sender calls the file.
+    """
+
+    type: ClassVar[Literal["media"]] = "media"
+    attachment: str
+    media_type: str
+    size: int
+    name: str | None = None
+
+
+Part: TypeAlias = TextPart | BlockPart | CallPart | MediaPart
+GivenPart: TypeAlias = TextPart | MediaPart
+"""A part of a message from outside."""
+
+
+def given_parts(parts: Iterable[Part]) -> tuple[GivenPart, ...]:
+    """Return the parts of a message from outside, which are texts and files."""
+    return tuple(part for part in parts if isinstance(part, TextPart | MediaPart))
 
 
 class AnswerInfo(Struct, frozen=True):

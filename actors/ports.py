@@ -42,6 +42,7 @@ from actors.saved import Saved
 from actors.usage import Budget, Usage
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from contextvars import Context
 
     from pykka import ActorRef
@@ -298,6 +299,7 @@ class SessionRow(Struct, frozen=True):
     deleted: the row is a tombstone, and nothing has happened since the deletion.
     usage: of all its runs so far.
     choice: the agent that answers its messages.
+    attachments_bytes: of all its attachments, each time that they were given.
     """
 
     session: str
@@ -310,6 +312,7 @@ class SessionRow(Struct, frozen=True):
     deleted: bool = False
     usage: Usage = Usage()
     choice: AgentChoice = AgentChoice()
+    attachments_bytes: int = 0
 
 
 class CallRow(Struct, frozen=True):
@@ -442,12 +445,13 @@ class KeptStop(Struct, frozen=True):
 
 
 class AttachmentRow(Struct, frozen=True):
-    """The exact bytes of a message that is not UTF-8; `at` is epoch seconds, UTC."""
+    """The bytes of an attachment; `at` is epoch seconds, UTC. `media_type` None: of a message that is not UTF-8."""
 
     session: str
     name: str
     data: bytes
     at: float
+    media_type: str | None = None
 
 
 class Batch(Struct, frozen=True):
@@ -544,6 +548,9 @@ class Store(Protocol):
     def forget_stop(self, session: str, request_id: str) -> None:
         """Drop a Stop from the journal: the Stop, and the event that reports it, are durable in the store."""
 
+    def attachment(self, session: str, name: str, reply: Future[bytes]) -> None:
+        """Have `reply` resolved with the bytes of an attachment, or with NotFound or StoreUnavailable."""
+
 
 class Publisher(Protocol):
     """Brings committed events to subscribers. Never blocks: subscribers pull."""
@@ -558,6 +565,8 @@ class Publisher(Protocol):
 class Settings(Struct, frozen=True):
     """Policy as data: graces and deadlines in seconds, limits in items or bytes.
 
+    `attachments_max`, `attachments_max_bytes`: of one message, or of one result; `attachments_kept_bytes`: of a
+        session.
     `passivate_s`: a session that was unused for this long (at most twice as long) leaves memory; None: never.
     `max_tokens`, `max_calls`: with the deadline the budget of each run; see `Budget`.
     """
@@ -569,6 +578,9 @@ class Settings(Struct, frozen=True):
     call_deadline_s: float | None = None
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
+    attachments_max: int = 20
+    attachments_max_bytes: int = 16_777_216
+    attachments_kept_bytes: int = 1_073_741_824
     barrier: Barrier = Barrier.FORCED
     credit_events: int = 256
     credit_bytes: int = 1_048_576

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from actors.attachments import Attachment, File, attachment_name, check_number, without_repeats
 from actors.errors import Invalid
 from actors.model import (
     OUTSIDE_SOURCES,
@@ -28,9 +29,11 @@ from actors.model import (
     Waiting,
     WithdrawOutcome,
 )
+from actors.parts import GivenPart, MediaPart, TextPart
 from actors.text import not_utf8, shown, storable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from enum import StrEnum
 
 from actors.ids import ID_MAX_CHARS, OWN_PREFIXES, new_request_id
@@ -139,36 +142,79 @@ class Request(Struct, frozen=True, kw_only=True, tag=True):
         _check_id(self)
 
 
-class Attachment(Struct, frozen=True):
-    """Bytes that are kept with a message. The name is their digest."""
+def _check_parts(message: NewMessage) -> None:
+    """Bring what was given into the form that is kept: parts without bytes, and attachments with them.
 
-    name: str
-    data: bytes
-
-
-def _attachment_name(data: bytes) -> str:
-    import hashlib
-
-    return f"att_{hashlib.blake2b(data, digest_size=16).hexdigest()}"
-
-
-def _check_attachments(message: NewMessage) -> None:
-    """Attach the content's bytes if its text does not preserve them. Nothing else is attached."""
+    The content's bytes are attached too, if its text does not preserve them.
+    """
     content: object = message.content
-    data = not_utf8(content) if isinstance(content, str) else None
-    if data is not None:
-        force_setattr(message, "attachments", (Attachment(_attachment_name(data), data),))
-    attachments: object = message.attachments
-    if not isinstance(attachments, tuple) or not all(
-        isinstance(one, Attachment) and type(one.data) is bytes and one.name == _attachment_name(one.data)
-        for one in attachments
-    ):
-        raise Invalid(
-            "NewMessage.attachments cannot be given",
-            expected="no attachments: the message makes them from content that is not UTF-8",
-            got=shown(attachments),
-            remedy="leave the attachments out",
-        )
+    attachments, parts = _items(message, "attachments"), _items(message, "parts")
+    raw = not_utf8(content) if isinstance(content, str) else None
+    kept = [] if raw is None else [Attachment(attachment_name(raw), raw)]
+    made: list[GivenPart] = []
+    if any(isinstance(one, File) for one in attachments) and not parts and isinstance(content, str):
+        # Models take a question best behind what it is about.
+        parts = [*attachments, storable(content)] if content.strip() else attachments
+    elif any(isinstance(one, str | File) for one in parts) or any(isinstance(one, File) for one in attachments):
+        if content != "" or attachments:
+            raise Invalid(
+                "a message is given as its parts, or as its content and its attachments",
+                expected="either parts, or content and attachments",
+                got="both",
+                remedy="make the content a part: parts=['…', File(…)]",
+            )
+        kept.clear()
+    elif raw is None:
+        kept = [one for one in attachments if isinstance(one, Attachment)]
+    for part in parts:
+        if isinstance(part, File):
+            attachment, shown_part = part.kept()
+            kept.append(attachment)
+            made.append(shown_part)
+        elif isinstance(part, TextPart | MediaPart):
+            made.append(part)
+        elif isinstance(part, str) and part.strip():
+            made.append(TextPart(_whole(part)))
+        elif not isinstance(part, str):
+            raise _not_parts("parts", "texts and Files", part)
+    check_number(len(made))
+    if content == "":
+        force_setattr(message, "content", "\n\n".join(part.text for part in made if isinstance(part, TextPart)))
+    force_setattr(message, "parts", tuple(made))
+    force_setattr(message, "attachments", without_repeats(kept))
+    sizes = {part.attachment: part.size for part in made if isinstance(part, MediaPart)}
+    foreign = [one for one in attachments if not isinstance(one, Attachment | File)]
+    for one in (*foreign, *message.attachments):
+        if (
+            not isinstance(one, Attachment)
+            or type(one.data) is not bytes
+            or one.name != attachment_name(one.data)
+            or sizes.get(one.name, len(one.data)) != len(one.data)
+        ):
+            raise _not_parts("attachments", "a list of Files", one)
+
+
+def _items(message: NewMessage, name: str) -> list[object]:
+    value: object = getattr(message, name)
+    if not isinstance(value, list | tuple):
+        raise _not_parts(name, "a list", value)
+    return list(value)
+
+
+def _whole(text: str) -> str:
+    """Return the text of a part. Raises Invalid if it is not UTF-8: only `content` is kept as it came then."""
+    if not_utf8(text) is not None:
+        raise _not_parts("parts", "texts that are UTF-8", text)
+    return storable(text)
+
+
+def _not_parts(name: str, expected: str, got: object) -> Invalid:
+    return Invalid(
+        f"NewMessage.{name} is not valid",
+        expected=expected,
+        got=shown(got),
+        remedy="NewMessage(content='…', attachments=[File(data, 'image/png', 'a.png')])",
+    )
 
 
 def traceparent_of(text: object) -> str | None:
@@ -194,8 +240,11 @@ def _check_traceparent(message: NewMessage) -> None:
 class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     """A message for the session's agent.
 
-    Content that is not UTF-8 is shown with U+FFFD in place of the invalid bytes; the attachment has the exact bytes.
+    Content that is not UTF-8 is shown with U+FFFD in place of the invalid bytes; an attachment has the exact bytes.
 
+    attachments: images and other files, which stand before the content: ``attachments=[File(data, "image/png")]``.
+    parts: texts and Files in an order of their own, instead of `content` and `attachments`. As attributes, `parts` has
+        the texts and, for each File, a `MediaPart`, and `attachments` the bytes.
     policy: what happens to an active run. None is the default of the origin: a person (``user``) interrupts, all
         others enqueue.
     merge: False gives a waiting message a turn of its own.
@@ -207,7 +256,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
         chooses it for the session too: it also answers later messages that name none.
     """
 
-    content: str
+    content: str = ""
     policy: Policy | None = None
     origin: str = "user"
     merge: bool = True
@@ -215,25 +264,28 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
     attachments: tuple[Attachment, ...] = ()
     traceparent: str | None = None
     agent: str | None = None
+    parts: tuple[GivenPart, ...] = ()
 
     if TYPE_CHECKING:
         # The value of an enum member is accepted too: `__post_init__` converts it.
         def __init__(
             self,
             *,
-            content: str,
+            content: str = "",
             policy: Policy | str | None = None,
             origin: str = "user",
             merge: bool = True,
             sent_at: float | None = None,
             traceparent: str | None = None,
             agent: str | None = None,
+            attachments: Sequence[File] = (),
+            parts: Sequence[str | File] = (),
             id: str = "",  # noqa: A002  # it is the field's name
         ) -> None: ...
 
     def __post_init__(self) -> None:
         _check_id(self)
-        _check_attachments(self)
+        _check_parts(self)
         _check_traceparent(self)
         _text(self, "content", empty=True)
         _text(self, "origin")
@@ -243,6 +295,28 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
         _check_bool(self, "merge")
         if self.policy is not None:
             _enum(self, "policy", Policy)
+
+    @property
+    def media(self) -> tuple[MediaPart, ...]:
+        """The parts that are files."""
+        return tuple(part for part in self.parts if isinstance(part, MediaPart))
+
+    @property
+    def attachment_names(self) -> tuple[str, ...]:
+        """The names of all its attachments, also of those whose bytes are in the store alone."""
+        return tuple(dict.fromkeys([*(one.name for one in self.attachments), *(one.attachment for one in self.media)]))
+
+    @property
+    def raw(self) -> bytes | None:
+        """The exact bytes of a content that is not UTF-8."""
+        named = {one.attachment for one in self.media}
+        return next((one.data for one in self.attachments if one.name not in named), None)
+
+    def without_files(self) -> NewMessage:
+        """Return the message without the bytes of its files, which the store has."""
+        named = {one.attachment for one in self.media}
+        rest = tuple(one for one in self.attachments if one.name not in named)
+        return self if len(rest) == len(self.attachments) else msgspec.structs.replace(self, attachments=rest)
 
     @property
     def resolved_policy(self) -> Policy:
@@ -473,9 +547,13 @@ def digest(request: OutsideRequest) -> bytes:
     """Return a digest of a request, which identifies its content. Each attempt to send it may be a span of its own."""
     import hashlib
 
+    if isinstance(request, NewMessage) and request.parts:
+        # The names of the attachments, which are among the parts, stand for their bytes.
+        request = request.without_files()
     content = msgspec.to_builtins(request)
     content.pop("traceparent", None)
-    if content.get("agent") is None:
-        # As of a message of a version that had no such field.
-        content.pop("agent", None)
+    for later in ("agent", "parts"):
+        if not content.get(later):
+            # As of a message of a version that had no such field.
+            content.pop(later, None)
     return hashlib.blake2b(msgspec.json.encode(content), digest_size=16).digest()

@@ -386,6 +386,7 @@ class Thread:
                 sent_at=data.sent_at,
                 at=event.at,
                 attachments=data.attachments,
+                parts=data.parts,
             )
         )
         # A message that steers the run separates the output before it from the output after it.

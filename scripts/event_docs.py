@@ -33,6 +33,7 @@ from actors.model import (
     StopOutcome,
     Where,
 )
+from actors.parts import MediaPart, TextPart
 from actors.run_status import RunStatus
 from generated import write_or_check
 
@@ -40,7 +41,7 @@ TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
 _FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
 """The beginning of a line of a docstring that is about fields."""
 WORDS: Final[tuple[type[StrEnum], ...]] = (RunStatus, Outcome, StopOutcome, PartKind, How, ReturnReason, Where)
-NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Effect, Signalled)
+NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Effect, Signalled, TextPart, MediaPart)
 
 HEAD: Final = """# Events
 
@@ -120,6 +121,8 @@ def _table(kind: type[Struct]) -> Iterator[str]:
     hints = get_type_hints(kind, include_extras=True)
     described = issubclass(kind, Data)
     yield "\n| key | type | |\n|---|---|---|" if described else "\n| key | type |\n|---|---|"
+    if isinstance(kind.__struct_config__.tag, str):
+        yield f"| `{kind.__struct_config__.tag_field}` | `{kind.__struct_config__.tag}` |"
     for one in fields:
         inner, description = _split(hints[one.name])
         may_be_left_out = described and one.default is not NODEFAULT

@@ -29,7 +29,15 @@ LIMITS = frozenset({"nofile", "nproc", "as_bytes", "cpu_s", "core_bytes", "fsize
 """The limits for each process that a run starts, as in setrlimit."""
 _MAY_BE_ZERO: Final = ("grace_s", "kill_s", "drain_s", "spool_keep_s")
 _MAY_BE_NEVER: Final = ("passivate_s", "retention_s", "run_deadline_s", "call_deadline_s")
-_NUMBERS: Final = ("queue_max", "message_max_bytes", "spool_max_bytes", "spool_total_bytes")
+_NUMBERS: Final = (
+    "queue_max",
+    "message_max_bytes",
+    "attachments_max",
+    "attachments_max_bytes",
+    "attachments_kept_bytes",
+    "spool_max_bytes",
+    "spool_total_bytes",
+)
 _MAY_BE_ANY: Final = ("sessions_max", "max_tokens", "max_calls")
 
 
@@ -102,7 +110,10 @@ class Config:
             None: any number.
         max_calls: calls that a run may start; one that asks for more expires. None: any number.
         queue_max: limit on the waiting messages of a session.
-        message_max_bytes: limit on the size of a message, in UTF-8.
+        message_max_bytes: limit on the size of a message, in UTF-8, without its attachments.
+        attachments_max: limit on the attachments of one message, or of one result of a tool.
+        attachments_max_bytes: limit on the size of these together.
+        attachments_kept_bytes: limit on the size of all attachments of a session.
         spool_max_bytes: limit on the file with a process's output, which is kept if the result has no room for all of
             it or it is not text. 0: no files.
         spool_total_bytes: limit on all these files together; the oldest are deleted first.
@@ -138,6 +149,9 @@ class Config:
     max_calls: int | None = None
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
+    attachments_max: int = 20
+    attachments_max_bytes: int = 16_777_216
+    attachments_kept_bytes: int = 1_073_741_824
     spool_max_bytes: int = 67_108_864
     spool_total_bytes: int = 1_073_741_824
     spool_keep_s: float = 604_800.0
@@ -206,6 +220,9 @@ class Config:
             max_calls=self.max_calls,
             queue_max=self.queue_max,
             message_max_bytes=self.message_max_bytes,
+            attachments_max=self.attachments_max,
+            attachments_max_bytes=self.attachments_max_bytes,
+            attachments_kept_bytes=self.attachments_kept_bytes,
             barrier=self.barrier,
         )
 

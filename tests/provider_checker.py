@@ -7,6 +7,8 @@ that are no JSON).
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from typing import Any
@@ -42,7 +44,7 @@ def check_openai(messages: list[dict[str, Any]], *, keys: frozenset[str] = froze
         _require(not owed, place, f"calls without a result: {owed}")
         if role == "user":
             _require(set(message) == {"role", "content"}, place, "wrong keys of a user message")
-            _text(message["content"], place)
+            _check_given(message["content"], place, _CHAT_FILES)
             previous = messages[place - 1]["role"] if place else None
             _require(previous != "user", place, "two user messages in a row")
         elif role == "assistant":
@@ -98,9 +100,14 @@ def check_anthropic(messages: list[dict[str, Any]], *, thinking: bool = False, a
                     "wrong keys of a result",
                 )
                 _require(block.get("is_error", False) in (True, False), place, "is_error is no boolean")
-                _text(block["content"], place)
-            texts = content[len(results) :]
-            _require(all(block["type"] == "text" for block in texts), place, "an unknown block")
+                _check_given(block["content"], place, _ANTHROPIC_FILES)
+                if block.get("is_error") and not isinstance(block["content"], str):
+                    only_text = all(one["type"] == "text" for one in block["content"])
+                    _require(only_text, place, "all content must be type `text` if `is_error` is true")
+            rest = content[len(results) :]
+            if rest:
+                _check_given(rest, place, _ANTHROPIC_FILES)
+            texts = [block for block in rest if block["type"] == "text"]
         else:
             calls = [block for block in content if block["type"] == "tool_use"]
             texts = [block for block in content if block["type"] == "text"]
@@ -151,18 +158,20 @@ def check_responses(items: list[dict[str, Any]], *, kinds: frozenset[str] = froz
         if kind == "function_call_output":
             _require(set(item) == {"type", "call_id", "output"}, place, "wrong keys of a result")
             _require(bool(owed) and item["call_id"] == owed.pop(0), place, "a result out of the order of the calls")
-            _text(item["output"], place)
+            _check_given(item["output"], place, _RESPONSES_FILES, text="input_text")
             if behind.get("type") != "function_call_output":
                 _require(not owed, place, f"calls without a result: {owed}")
         elif kind == "message":
             role = item.get("role")
             _require(set(item) == {"type", "role", "content"}, place, "wrong keys of a message")
             _require(role in ("user", "assistant"), place, f"an unknown role {role!r}")
-            _require(len(item["content"]) == 1, place, "a message without its one text")
-            (text,) = item["content"]
-            wanted = "input_text" if role == "user" else "output_text"
-            _require(set(text) == {"type", "text"} and text["type"] == wanted, place, f"content that is no {wanted}")
-            _text(text["text"], place)
+            if role == "user":
+                _check_given(item["content"], place, _RESPONSES_FILES, text="input_text")
+            else:
+                _require(len(item["content"]) == 1, place, "a message without its one text")
+                (text,) = item["content"]
+                _require(set(text) == {"type", "text"} and text["type"] == "output_text", place, "no output_text")
+                _text(text["text"], place)
             _require(role == "assistant" or not owed, place, f"calls without a result: {owed}")
         elif kind == "function_call":
             _require(set(item) == {"type", "call_id", "name", "arguments"}, place, "wrong keys of a call")
@@ -177,6 +186,90 @@ def check_responses(items: list[dict[str, Any]], *, kinds: frozenset[str] = froz
         else:
             _require(kind in kinds, place, f"an unknown item {kind!r}")
     _require(not owed, len(items), f"calls without a result: {owed}")
+
+
+def _check_given(content: object, place: int, files: dict[str, Any], *, text: str = "text") -> None:
+    """Check what the user, or a tool, gives: a text, or a list of texts and files."""
+    if isinstance(content, str):
+        _text(content, place)
+        return
+    _require(isinstance(content, list) and bool(content), place, "empty content")
+    assert isinstance(content, list)
+    for block in content:
+        if block.get("type") == text:
+            _require(set(block) == {"type", "text"}, place, "wrong keys of a text")
+            _text(block["text"], place)
+        else:
+            _require(block.get("type") in files, place, f"an unknown block {block.get('type')!r}")
+            files[block["type"]](block, place)
+
+
+def _chat_image(block: dict[str, Any], place: int) -> None:
+    _require(set(block) == {"type", "image_url"} and set(block["image_url"]) == {"url"}, place, "keys of an image")
+    _data_url(block["image_url"]["url"], place, _IMAGES)
+
+
+def _chat_file(block: dict[str, Any], place: int) -> None:
+    _require(set(block) == {"type", "file"}, place, "keys of a file")
+    _require(set(block["file"]) == {"filename", "file_data"}, place, "keys of a file")
+    _text(block["file"]["filename"], place)
+    _data_url(block["file"]["file_data"], place, _PDF)
+
+
+def _response_image(block: dict[str, Any], place: int) -> None:
+    _require(set(block) == {"type", "detail", "image_url"}, place, "keys of an image")
+    _require(block["detail"] in ("auto", "low", "high", "original"), place, "the detail of an image")
+    _data_url(block["image_url"], place, _IMAGES)
+
+
+def _response_file(block: dict[str, Any], place: int) -> None:
+    _require(set(block) == {"type", "filename", "file_data"}, place, "keys of a file")
+    _text(block["filename"], place)
+    _data_url(block["file_data"], place, _PDF)
+
+
+def _anthropic_image(block: dict[str, Any], place: int) -> None:
+    _require(set(block) == {"type", "source"}, place, "keys of an image")
+    source = block["source"]
+    _require(set(source) == {"type", "media_type", "data"} and source["type"] == "base64", place, "keys of a source")
+    _require(source["media_type"] in _IMAGES, place, f"an image of type {source['media_type']!r}")
+    _base64(source["data"], place)
+
+
+def _anthropic_document(block: dict[str, Any], place: int) -> None:
+    _require({"type", "source"} <= set(block) <= {"type", "source", "title"}, place, "keys of a document")
+    if "title" in block:
+        _text(block["title"], place)
+    source = block["source"]
+    _require(set(source) == {"type", "media_type", "data"}, place, "keys of a source")
+    if source["type"] == "text":
+        _require(source["media_type"] == "text/plain", place, "a text of another type")
+        _text(source["data"], place)
+    else:
+        _require((source["type"], source["media_type"]) == ("base64", "application/pdf"), place, "not a PDF")
+        _base64(source["data"], place)
+
+
+_IMAGES = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+_PDF = frozenset({"application/pdf"})
+_CHAT_FILES: dict[str, Any] = {"image_url": _chat_image, "file": _chat_file}
+_RESPONSES_FILES: dict[str, Any] = {"input_image": _response_image, "input_file": _response_file}
+_ANTHROPIC_FILES: dict[str, Any] = {"image": _anthropic_image, "document": _anthropic_document}
+
+
+def _data_url(url: object, place: int, types: frozenset[str]) -> None:
+    found = re.fullmatch(r"data:([^;,]+);base64,(.+)", url) if isinstance(url, str) else None
+    _require(found is not None and found[1] in types, place, f"a URL of {types} is wanted, not {str(url)[:40]!r}")
+    assert found is not None
+    _base64(found[2], place)
+
+
+def _base64(data: object, place: int) -> None:
+    try:
+        decoded = base64.b64decode(str(data), validate=True)
+    except binascii.Error:
+        decoded = b""
+    _require(bool(decoded), place, "no bytes in base64")
 
 
 def _text(value: object, place: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -13,6 +14,7 @@ from actors.model import Event, Message
 from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
 from actors.plugin.rendering import GO_ON, render_anthropic, render_openai, render_responses
 from actors.thread import Thread
+from tests.media_kit import FILES, GIVEN_PARTS
 from tests.provider_checker import check_anthropic, check_openai, check_responses
 
 TEXTS: Final = st.sampled_from(["", " ", "yes", "two words ", "é\n\n"])
@@ -56,8 +58,8 @@ class Log:
         self.events.append(event)
         self.thread.apply(event)
 
-    def message(self, identity: str, content: str = "go", run_id: str = "r1") -> None:
-        self.add("message", run_id, id=identity, content=content, origin="user", policy="interrupt")
+    def message(self, identity: str, content: str = "go", run_id: str = "r1", **more: Any) -> None:
+        self.add("message", run_id, id=identity, content=content, origin="user", policy="interrupt", **more)
 
     def call(self, identity: str, answer: str | None = None, run_id: str = "r1", **more: Any) -> None:
         of = {"answer": answer} if answer else {}
@@ -252,7 +254,7 @@ class Story:
         self.run = f"run_{self.generation}"
         inputs = [f"m{self.next()}" for _ in range(self.draw(st.integers(0, 2)))]
         for identity in inputs:
-            self.log.message(identity, self.draw(TEXTS), self.run)
+            self.log.message(identity, self.draw(TEXTS), self.run, parts=self.draw(GIVEN_PARTS))
         steps = ["begin", "text", "block", "call", "call", "end", "end", "leave", "result", "besides", "own"]
         for what in self.draw(st.lists(st.sampled_from(steps), max_size=14)):
             if what == "begin" and len(self.answers) < 2:
@@ -299,10 +301,10 @@ def check_all(messages: list[Message], *, thinks: bool) -> None:
     """Check what each provider would be given."""
     shown = [message for message in messages if message.status != "retracted"]
     results = sum(message.role == "tool" for message in shown)
-    for provider in (*BLOCKS, "nobody", None):
-        chat = render_openai(messages, provider=provider)
-        items = render_responses(messages, provider=provider)
-        said = render_anthropic(messages, provider=provider)
+    for provider, files in itertools.product((*BLOCKS, "nobody", None), (FILES, None)):
+        chat = render_openai(messages, provider=provider, files=files)
+        items = render_responses(messages, provider=provider, files=files)
+        said = render_anthropic(messages, provider=provider, files=files)
         if chat:
             check_openai(chat, keys=CHAT_KEYS if provider == "chat" else frozenset())
             assert sum(message["role"] == "tool" for message in chat) == results
@@ -318,7 +320,7 @@ def check_all(messages: list[Message], *, thinks: bool) -> None:
             told = [block for message in said for block in message["content"] if block["type"] == "tool_result"]
             assert len(told) == results
             blocks_in(said, provider or "")
-            thoughtful = render_anthropic(messages, provider=provider, thinking=True)
+            thoughtful = render_anthropic(messages, provider=provider, thinking=True, files=files)
             check_anthropic(thoughtful, thinking=True, as_said=provider is not None)
 
 
@@ -347,13 +349,14 @@ def test_a_thread_that_an_agent_has_cut_anywhere_is_still_taken(log: list[Event]
         thread.apply(event)
     kept = [message for message in thread.messages() if data.draw(st.booleans())]
     for provider in (*BLOCKS, None):
-        chat, items = render_openai(kept, provider=provider), render_responses(kept, provider=provider)
+        chat = render_openai(kept, provider=provider, files=FILES)
+        items = render_responses(kept, provider=provider, files=FILES)
         if chat:
             check_openai(chat, keys=CHAT_KEYS if provider == "chat" else frozenset())
         if items and provider in ("responses", None):
             check_responses(items, kinds=ITEMS)
         if provider in ("anthropic", None):
-            said = render_anthropic(kept, provider=provider, thinking=True)
+            said = render_anthropic(kept, provider=provider, thinking=True, files=FILES)
             if said:
                 check_anthropic(said, thinking=True, as_said=provider is not None)
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from actors import NewMessage, Stop, Turn
+from actors.attachments import Attachment
 from actors.errors import Invalid, NotFound
-from actors.requests import Attachment, digest
+from actors.requests import digest
 from actors.text import not_utf8
 from supervisor import Config, Supervisor
 from tests.kit import WAIT_S, until
@@ -57,7 +58,7 @@ def test_a_message_that_is_not_utf8_shows_what_it_can_and_carries_the_rest() -> 
 def test_a_client_cannot_name_an_attachment() -> None:
     for attachments in ("x", (b"x",), (Attachment("att_mine", b"x"),)):
         with pytest.raises(Invalid):
-            NewMessage(content="x", attachments=attachments)  # type: ignore[call-arg]
+            NewMessage(content="x", attachments=attachments)  # type: ignore[arg-type]
 
 
 def test_an_attachment_is_there_for_an_input_and_for_what_waits_and_after_a_restart(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class RunAgent:
             saved=start.saved,
             asks=lambda name: _asks(agent, tools, name),
             tools=lambda: [tool.offer for tool in tools.values()],
+            attachment=lambda name, reply: self._ports.store.attachment(self._address.session, name, reply),
         )
         if isinstance(agent, HostedAgent):
             self._begin_in_host(start, core, tools)

@@ -14,16 +14,21 @@ order, the blocks to the byte, the calls under the provider's ids. `provider` is
 with. For any other provider its blocks are left out, its calls have our ids, and they follow its text. What providers
 refuse of a partial answer is left out: a block of thinking that nothing follows.
 
+Messages and results may have files. `files` has their bytes, by the names of their attachments: `turn.files()`. A file
+is given in the form that the provider takes for it. In place of any other file, and of one without bytes, stands a
+text that names it. So it is with all files of an assistant, which no provider takes back.
+
 A host has messages of its own, with the same attributes, and this file is loaded there too. So it needs nothing but the
 standard library, runs from Python 3.9 on, and looks at no class of messages and parts.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +36,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from actors.model import JsonObject, Message, ToolCall
-    from actors.parts import CallPart
+    from actors.parts import CallPart, MediaPart
 
 OPENING: Final = "The conversation so far:"
 """The user text before a thread that begins with the assistant, in the format in which the user has to be first."""
@@ -48,6 +53,62 @@ _INSTEAD_OF_NOTHING: Final[dict[str, str]] = {
     "finished": "The call ended without output.",
 }
 
+_IMAGES: Final = frozenset({"image/gif", "image/jpeg", "image/png", "image/webp"})
+_PDF: Final = "application/pdf"
+_TEXTS: Final = frozenset({"application/json", "application/xml", "application/yaml"})
+"""Types of files that are text, beside ``text/…``."""
+
+
+@dataclass(frozen=True)
+class _Media:
+    """An image or another file, with its bytes where there are some to give."""
+
+    part: MediaPart
+    data: bytes | None
+
+    @property
+    def title(self) -> str:
+        return " ".join(self.part.name.split()) if self.part.name else ""
+
+    def note(self, what: str = "This file is not shown") -> str:
+        named = f"{self.title}, " if self.title else ""
+        return f"[{what}: {named}{self.part.media_type}, {self.part.size} bytes]"
+
+    def image(self) -> str | None:
+        return self._base64() if self.part.media_type in _IMAGES else None
+
+    def pdf(self) -> str | None:
+        return self._base64() if self.part.media_type == _PDF else None
+
+    def text(self) -> str | None:
+        if self.data is None or not (self.part.media_type.startswith("text/") or self.part.media_type in _TEXTS):
+            return None
+        try:
+            text = self.data.decode()
+        except UnicodeDecodeError:
+            return None
+        return text if text.strip() else None
+
+    def url(self, data: str) -> str:
+        return f"data:{self.part.media_type};base64,{data}"
+
+    def _base64(self) -> str | None:
+        return base64.b64encode(self.data).decode() if self.data else None
+
+
+@dataclass(frozen=True)
+class _UserMessage:
+    """The texts and files of the user, no two texts in a row."""
+
+    parts: list[str | _Media]
+
+    def add(self, part: str | _Media) -> None:
+        last = self.parts[-1] if self.parts else None
+        if isinstance(part, str) and isinstance(last, str):
+            self.parts[-1] = f"{last}\n\n{part}"
+        else:
+            self.parts.append(part)
+
 
 @dataclass(frozen=True)
 class _Called:
@@ -57,9 +118,12 @@ class _Called:
     name: str
     arguments: JsonObject
     result: Message
+    media: list[_Media]
 
 
 if TYPE_CHECKING:
+    # Makes what a provider takes for a file; None: it takes none such.
+    _Show: TypeAlias = Callable[[_Media], JsonObject | None]
     # A text, a block of the provider that is asked, or a call.
     _Part: TypeAlias = str | JsonObject | _Called
     # Leaves out blocks that the provider would not take where they stand.
@@ -85,18 +149,54 @@ class _AssistantMessage:
         return [part for part in self.parts if isinstance(part, _Called)]
 
 
-def render_openai(messages: Sequence[Message], *, provider: str | None = None) -> list[JsonObject]:
+def newest_media(messages: Sequence[Message], max_bytes: int) -> list[MediaPart]:
+    """Return the files of messages, each once, the newest first, as far as they have `max_bytes` together.
+
+    Those of retracted messages, and of the assistant, are left out, since no rendering shows them.
+    """
+    found: dict[str, MediaPart] = {}
+    left = max_bytes
+    for message in reversed(messages):
+        if message.status == "retracted" or message.role == "assistant":
+            continue
+        for part in reversed(message.parts):
+            if part.type == "media" and part.attachment not in found and part.size <= left:
+                found[part.attachment] = part
+                left -= part.size
+    return list(found.values())
+
+
+def render_openai(
+    messages: Sequence[Message], *, provider: str | None = None, files: Mapping[str, bytes] | None = None
+) -> list[JsonObject]:
     """Return the thread in the format of OpenAI's chat completions.
 
     Consecutive user texts become one message, with a blank line between them. Blank texts are left out. The format has
     no blocks. A block of `provider` without a ``type`` is taken for further keys of its assistant message, as some
     providers want back with it (``reasoning_content``, ``reasoning_details``).
+
+    `files` has the bytes of images, PDFs and texts, which are given to the model. A result of a tool has only text in
+    this format, so its files follow in a message of the user.
     """
     rendered: list[JsonObject] = []
-    for turn in _turns(messages, provider, _with_text_or_calls):
-        if isinstance(turn, str):
-            rendered.append({"role": "user", "content": turn})
+    # Of results, for the user's next message.
+    ahead: list[str | _Media] = []
+
+    def user(parts: Iterable[str | _Media]) -> None:
+        said = _UserMessage([])
+        for part in (*ahead, *parts):
+            said.add(part)
+        ahead.clear()
+        if len(said.parts) == 1 and isinstance(said.parts[0], str):
+            rendered.append({"role": "user", "content": said.parts[0]})
+        elif said.parts:
+            rendered.append({"role": "user", "content": _shown(said.parts, "text", _for_chat)})
+
+    for turn in _turns(messages, provider, _with_text_or_calls, files):
+        if isinstance(turn, _UserMessage):
+            user(turn.parts)
             continue
+        user(())
         said: JsonObject = {key: value for block in turn.blocks for key, value in block.items()}
         said |= {"role": "assistant", "content": turn.text or None}
         said.pop("tool_calls", None)
@@ -110,24 +210,48 @@ def render_openai(messages: Sequence[Message], *, provider: str | None = None) -
                 for called in turn.calls
             ]
         rendered.append(said)
-        rendered.extend(
-            {"role": "tool", "tool_call_id": called.id, "content": _content(called.result)} for called in turn.calls
-        )
+        for called in turn.calls:
+            content = _result_parts(called)
+            follows = [one for one in called.media if _for_chat(one) is not None]
+            texts = [
+                one
+                if isinstance(one, str)
+                else one.note("This file follows" if one in follows else "This file is not shown")
+                for one in content
+            ]
+            rendered.append({"role": "tool", "tool_call_id": called.id, "content": "\n".join(texts)})
+            if follows:
+                ahead += [f"From the result of {_name(called.name)}, {called.id}:", *follows]
+    user(())
     return rendered
 
 
-def render_responses(messages: Sequence[Message], *, provider: str | None = None) -> list[JsonObject]:
+def _for_chat(media: _Media) -> JsonObject | None:
+    image, pdf, text = media.image(), media.pdf(), media.text()
+    if image is not None:
+        return {"type": "image_url", "image_url": {"url": media.url(image)}}
+    if pdf is not None:
+        return {"type": "file", "file": {"filename": media.title or "file.pdf", "file_data": media.url(pdf)}}
+    return None if text is None else {"type": "text", "text": f"{media.note('A file')}\n{text}"}
+
+
+def render_responses(
+    messages: Sequence[Message], *, provider: str | None = None, files: Mapping[str, bytes] | None = None
+) -> list[JsonObject]:
     """Return the thread in the format of OpenAI's Responses, as the items of its ``input``.
 
     A block of `provider` is an item. A reasoning item is given back with the item that follows it, and only with its
     ``encrypted_content``: without that it is a reference to an answer that the provider has stored, and is refused
     unless each item behind it is the stored one too. So ask with ``include=["reasoning.encrypted_content"]``. Texts
     and calls are given without the provider's ids of their items; a call has its ``call_id``.
+
+    `files` has the bytes of images, PDFs and texts, which are given to the model, those of results too.
     """
     rendered: list[JsonObject] = []
-    for turn in _turns(messages, provider, _without_lone_reasoning):
-        if isinstance(turn, str):
-            rendered.append({"type": "message", "role": "user", "content": [{"type": "input_text", "text": turn}]})
+    for turn in _turns(messages, provider, _without_lone_reasoning, files):
+        if isinstance(turn, _UserMessage):
+            content = _shown(turn.parts, "input_text", _for_responses)
+            rendered.append({"type": "message", "role": "user", "content": content})
             continue
         for part in turn.parts:
             if isinstance(part, str):
@@ -144,15 +268,29 @@ def render_responses(messages: Sequence[Message], *, provider: str | None = None
                 )
             else:
                 rendered.append(dict(part))
-        rendered.extend(
-            {"type": "function_call_output", "call_id": called.id, "output": _content(called.result)}
-            for called in turn.calls
-        )
+        for called in turn.calls:
+            output: str | list[JsonObject] = _content(called.result)
+            if called.media:
+                output = _shown(_result_parts(called), "input_text", _for_responses)
+            rendered.append({"type": "function_call_output", "call_id": called.id, "output": output})
     return rendered
 
 
+def _for_responses(media: _Media) -> JsonObject | None:
+    image, pdf, text = media.image(), media.pdf(), media.text()
+    if image is not None:
+        return {"type": "input_image", "detail": "auto", "image_url": media.url(image)}
+    if pdf is not None:
+        return {"type": "input_file", "filename": media.title or "file.pdf", "file_data": media.url(pdf)}
+    return None if text is None else {"type": "input_text", "text": f"{media.note('A file')}\n{text}"}
+
+
 def render_anthropic(
-    messages: Sequence[Message], *, provider: str | None = None, thinking: bool = False
+    messages: Sequence[Message],
+    *,
+    provider: str | None = None,
+    thinking: bool = False,
+    files: Mapping[str, bytes] | None = None,
 ) -> list[JsonObject]:
     """Return the thread in the format of Anthropic's messages.
 
@@ -168,6 +306,8 @@ def render_anthropic(
             thinking came before: calls of an agent itself, or of another provider's model. Such calls are rendered as
             text. It also refuses a thread that ends with the assistant, as one does whose last answer was left: then
             `GO_ON` follows.
+        files: the bytes of images, PDFs and texts, which are given to the model. Those of a result are in the result;
+            if that is an error, which has only text, they follow the results.
     """
     rendered: list[JsonObject] = []
 
@@ -179,15 +319,18 @@ def render_anthropic(
         content: list[JsonObject] = rendered[-1]["content"]
         return content
 
-    for turn in _turns(messages, provider, _without_last_thinking):
-        if isinstance(turn, str):
-            blocks("user").append({"type": "text", "text": turn})
+    for turn in _turns(messages, provider, _without_last_thinking, files):
+        if isinstance(turn, _UserMessage):
+            blocks("user").extend(_shown(turn.parts, "text", _for_anthropic))
             continue
         if _is_thinking(turn.parts[0]) and rendered and _speaks_first(rendered[-1]):
             blocks("user").append({"type": "text", "text": GO_ON})
         blocks("assistant").extend(map(_as_block, turn.parts))
+        behind: list[JsonObject] = []
         for called in turn.calls:
-            blocks("user").append(_as_result(called))
+            blocks("user").append(_as_result(called, behind))
+        if behind:
+            blocks("user").extend(behind)
     while thinking and _tell_calls_without_thinking(rendered):
         pass
     if thinking and rendered and rendered[-1]["role"] == "assistant":
@@ -199,6 +342,18 @@ def render_anthropic(
     return rendered
 
 
+def _for_anthropic(media: _Media) -> JsonObject | None:
+    image, pdf, text = media.image(), media.pdf(), media.text()
+    title = {"title": media.title} if media.title else {}
+    if image is not None:
+        return {"type": "image", "source": {"type": "base64", "media_type": media.part.media_type, "data": image}}
+    if pdf is not None:
+        return {"type": "document", "source": {"type": "base64", "media_type": _PDF, "data": pdf}, **title}
+    if text is not None:
+        return {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": text}, **title}
+    return None
+
+
 def _as_block(part: _Part) -> JsonObject:
     if isinstance(part, str):
         return {"type": "text", "text": part}
@@ -207,11 +362,19 @@ def _as_block(part: _Part) -> JsonObject:
     return dict(part)
 
 
-def _as_result(called: _Called) -> JsonObject:
+def _as_result(called: _Called, behind: list[JsonObject]) -> JsonObject:
+    """Return the block of a result. What may not be in it is added to `behind`, for the same message."""
     result = called.result
     block: JsonObject = {"type": "tool_result", "tool_use_id": called.id, "content": _content(result)}
+    if called.media:
+        block["content"] = _shown(_result_parts(called), "text", _for_anthropic)
     if result.is_error or result.outcome != "finished":
         block["is_error"] = True
+        if called.media:
+            files = [one for one in block["content"] if one["type"] != "text"]
+            behind += files
+            texts = [one for one in block["content"] if one["type"] == "text"]
+            block["content"] = texts or _INSTEAD_OF_NOTHING[result.outcome or "finished"]
     return block
 
 
@@ -238,16 +401,20 @@ def _tell_calls_without_thinking(rendered: list[JsonObject]) -> bool:
         return False
     *_, asked, answered = rendered
     results = {block["tool_use_id"]: block["content"] for block in _results(answered)}
-    told = [
-        f"The assistant called {block['name']} with {_json(block['input'])}. The result:\n{results[block['id']]}"
-        for block in asked["content"]
-        if block["type"] == "tool_use"
-    ]
+    told: list[JsonObject] = []
+    for block in asked["content"]:
+        if block["type"] == "tool_use":
+            result = results[block["id"]]
+            shown = [{"type": "text", "text": result}] if isinstance(result, str) else result
+            text = "\n".join(one["text"] for one in shown if one["type"] == "text")
+            called = f"The assistant called {block['name']} with {_json(block['input'])}. The result:\n{text}"
+            told += [{"type": "text", "text": called.rstrip("\n") if not text else called}]
+            told += [one for one in shown if one["type"] != "text"]
     del rendered[-2:]
     spoken: list[_Part] = [block for block in asked["content"] if block["type"] != "tool_use"]
     said = _without_last_thinking(spoken)
     behind = [block for block in answered["content"] if block["type"] != "tool_result"]
-    content = [{"type": "text", "text": text} for text in told] + behind
+    content = told + behind
     if said:
         rendered.append({"role": "assistant", "content": said})
         rendered.append({"role": "user", "content": content})
@@ -292,26 +459,67 @@ def _without_lone_reasoning(parts: list[_Part]) -> list[_Part]:
 # ── The reading of the thread ─────────────────────────────────────────────────────────────────────────
 
 
-def _turns(messages: Sequence[Message], provider: str | None, keep: _Keep) -> list[str | _AssistantMessage]:
-    """Read a thread as user texts, no two in a row, and assistant messages with paired results."""
+def _turns(
+    messages: Sequence[Message], provider: str | None, keep: _Keep, files: Mapping[str, bytes] | None
+) -> list[_UserMessage | _AssistantMessage]:
+    """Read a thread as messages of the user, no two in a row, and assistant messages with paired results."""
     shown = [message for message in messages if message.status != "retracted"]
-    turns: list[str | _AssistantMessage] = []
+    turns: list[_UserMessage | _AssistantMessage] = []
     used: set[str] = set()
     for place, message in enumerate(shown):
         if message.role == "assistant":
-            parts = keep(_parts(message, _results_behind(shown, place), used, provider))
+            parts = keep(_parts(message, _results_behind(shown, place), used, provider, files or {}))
             if parts:
                 turns.append(_AssistantMessage(parts))
-        elif message.role in ("user", "note") and message.content.strip():
-            if turns and isinstance(turns[-1], str):
-                turns[-1] = f"{turns[-1]}\n\n{message.content}"
-            else:
-                turns.append(message.content)
+        elif message.role in ("user", "note"):
+            for part in _given(message, files or {}):
+                last = turns[-1] if turns else None
+                if not isinstance(last, _UserMessage):
+                    last = _UserMessage([])
+                    turns.append(last)
+                last.add(part)
     return turns
 
 
+def _given(message: Message, files: Mapping[str, bytes]) -> list[str | _Media]:
+    """Return the texts and files of a user's message; blank texts are left out."""
+    if not message.parts:
+        return [message.content] if message.content.strip() else []
+    given: list[str | _Media] = []
+    for part in message.parts:
+        if part.type == "media":
+            given.append(_Media(part, files.get(part.attachment)))
+        elif part.type == "text" and part.text.strip():
+            given.append(part.text)
+    return given
+
+
+def _media(message: Message, files: Mapping[str, bytes]) -> list[_Media]:
+    return [_Media(part, files.get(part.attachment)) for part in message.parts if part.type == "media"]
+
+
+def _result_parts(called: _Called) -> list[str | _Media]:
+    """Return the text and the files of a result."""
+    if called.media and not called.result.content.strip():
+        return [*called.media]
+    return [_content(called.result), *called.media]
+
+
+def _shown(parts: Iterable[str | _Media], text: str, show: _Show) -> list[JsonObject]:
+    """Return texts and files as a provider takes them; `text` is its type for texts, `show` makes the files."""
+    made: list[JsonObject] = []
+    for part in parts:
+        file = None if isinstance(part, str) else show(part)
+        made.append(file or {"type": text, "text": part if isinstance(part, str) else part.note()})
+    return made
+
+
 def _parts(
-    message: Message, results: defaultdict[str, deque[Message]], used: set[str], provider: str | None
+    message: Message,
+    results: defaultdict[str, deque[Message]],
+    used: set[str],
+    provider: str | None,
+    files: Mapping[str, bytes],
 ) -> list[_Part]:
     """Return the parts of an assistant message that a provider is to have; see the head of this file."""
     own = provider is not None and message.answer is not None and message.answer.provider == provider
@@ -319,7 +527,8 @@ def _parts(
 
     def add(call: ToolCall | CallPart, identity: str) -> None:
         if results[call.id]:
-            made.append(_Called(_unused(identity, used), call.name, call.arguments, results[call.id].popleft()))
+            result = results[call.id].popleft()
+            made.append(_Called(_unused(identity, used), call.name, call.arguments, result, _media(result, files)))
 
     if not message.parts:
         if message.content.strip():
@@ -327,16 +536,22 @@ def _parts(
         for call in message.tool_calls:
             add(call, call.id)
         return made
+    text = ""
     for part in message.parts:
         if part.type == "call":
             add(part, part.provider_id if own and part.provider_id else part.id)
-        elif part.type == "text" and part.text.strip():
-            made.append(part.text)
-        elif part.type == "block" and provider is not None and part.provider == provider:
+        elif part.type == "text":
+            text += part.text
+            if part.text.strip():
+                made.append(part.text)
+        elif part.type == "media":
+            note = _Media(part, None).note("The assistant made a file that is not shown")
+            text += f"\n\n{note}\n\n" if text else f"{note}\n\n"
+            made.append(note)
+        elif provider is not None and part.provider == provider:
             made.append(part.data)
     if own:
         return made
-    text = "".join(part.text for part in message.parts if part.type == "text")
     spoken: list[_Part] = [part for part in made if isinstance(part, dict)]
     if text.strip():
         spoken.append(text)

@@ -9,23 +9,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from actors.errors import Invalid
 from actors.events import Emitted, TextData, TypingData
 from actors.gate.token import AsyncCancelToken, CancelBoundary, CancelToken
 from actors.messages import ToolResult
 from actors.model import Address, Json, JsonObject, Message, Provenance
+from actors.parts import MediaPart
 from actors.plugin.answers import AsyncModelAnswer, ModelAnswer
 from actors.plugin.asking import answer_of
 from actors.plugin.foreign import GatedTask, GatedThread, Show
 from actors.plugin.pieces import pieces
 from actors.plugin.registration import Tool, duration, is_async
+from actors.plugin.rendering import newest_media
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.plugin.turn_core import PreparedCall, TurnCore, hand_off_to
 from actors.text import shown
 
 T = TypeVar("T")
+
+FILES_MAX_BYTES: Final = 33_554_432
+"""How many bytes of a thread's files are read for a rendering, unless it is said otherwise."""
 
 
 def _deadline_s(seconds: float | None) -> float | None:
@@ -124,6 +129,15 @@ class Turn(_TurnBase):
         self._spend(call.size)
         call_id, reply = core.request_call(call)
         return answer_of(core.called(call_id, core.pending.wait(reply, None)))
+
+    def attachment(self, wanted: MediaPart | str) -> bytes:
+        """Read the bytes of an attachment of the session; see `AsyncTurn.attachment`."""
+        core = self._core
+        return core.pending.wait(core.request_attachment(wanted), None)
+
+    def files(self, max_bytes: int = FILES_MAX_BYTES) -> dict[str, bytes]:
+        """Read the bytes of the thread's newest files, for a rendering; see `AsyncTurn.files`."""
+        return {part.attachment: self.attachment(part) for part in newest_media(self.messages, max_bytes)}
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
         """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
@@ -261,6 +275,28 @@ class AsyncTurn(_TurnBase):
         """
         async with self._boundary:
             return answer_of(await self._called(self._core.prepare_question(question, options)))
+
+    async def attachment(self, wanted: MediaPart | str) -> bytes:
+        """Read the bytes of an attachment of the session: ``await turn.attachment(turn.inputs[-1].parts[0])``.
+
+        Args:
+            wanted: a `MediaPart` of a message, or the attachment's name.
+
+        Raises:
+            NotFound: the session has no such attachment.
+            StoreUnavailable: it cannot be read.
+        """
+        core = self._core
+        async with self._boundary:
+            return await core.pending.wait_async(core.request_attachment(wanted))
+
+    async def files(self, max_bytes: int = FILES_MAX_BYTES) -> dict[str, bytes]:
+        """Read the bytes of the thread's files: ``render_openai(turn.messages, files=await turn.files())``.
+
+        Those of the user and of results, by the names of their attachments: the newest first, as far as they have
+        `max_bytes` together. A rendering names the others.
+        """
+        return {part.attachment: await self.attachment(part) for part in newest_media(self.messages, max_bytes)}
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
         """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.

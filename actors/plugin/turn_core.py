@@ -35,6 +35,7 @@ from actors.messages import (
     ToolResult,
 )
 from actors.model import Address, Event, Isolation, JsonObject, Message, Provenance, Role, Where
+from actors.parts import MediaPart, given_parts
 from actors.plugin.answers import ANSWERS_OPEN_MAX
 from actors.plugin.argument_schema import checked
 from actors.plugin.asking import ASK, approval_of, question_of
@@ -108,6 +109,7 @@ class TurnCore:
         saved: what runs of this agent had saved in the session when this run started.
         asks: returns True if a call of a tool needs a person's approval.
         tools: returns the registered tools that the agent may call, each as what a model is told of it.
+        attachment: has a future resolved with the bytes of an attachment of the session, by its name.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class TurnCore:
         saved: JsonObject | None = None,
         asks: Callable[[str], bool] = lambda _: False,
         tools: Callable[[], list[JsonObject]] = list,
+        attachment: Callable[[str, Future[bytes]], None] = lambda _, __: None,
     ) -> None:
         self._tell = tell
         self.address = address
@@ -148,6 +151,7 @@ class TurnCore:
         self._saved: JsonObject = saved or {}
         self._asks = asks
         self.tools = tools
+        self._attachment = attachment
         self._numbers = itertools.count(1)
         self._answer_numbers = itertools.count(1)
         self._answers_open = 0
@@ -165,6 +169,20 @@ class TurnCore:
         """Return the span that the last of this run's own messages came with, where one has it."""
         with self._lock:
             return self._thread.traceparent(self._inputs)
+
+    def request_attachment(self, wanted: MediaPart | str) -> Future[bytes]:
+        """Ask for the bytes of an attachment."""
+        name: object = wanted.attachment if isinstance(wanted, MediaPart) else wanted
+        if not isinstance(name, str):
+            raise Invalid(
+                "an attachment is named by a part of a message, or by its name",
+                expected="a MediaPart, or a text such as its `attachment`",
+                got=shown(wanted),
+                remedy="await turn.attachment(part)",
+            )
+        reply: Future[bytes] = self.pending.future()
+        self._attachment(storable(name), reply)
+        return reply
 
     def tell(self, message: object) -> None:
         """Send to the run's actor. If it is gone, the run is being closed, and this raises RunCancelled."""
@@ -425,7 +443,15 @@ class TurnCore:
             for message in messages:
                 if message.id not in self._inputs:
                     self._inputs.add(message.id)
-                    self._apply(MessageData(id=message.id, content=message.content, origin=message.origin))
+                    self._apply(
+                        MessageData(
+                            id=message.id,
+                            content=message.content,
+                            origin=message.origin,
+                            attachments=message.attachments,
+                            parts=given_parts(message.parts),
+                        )
+                    )
         return messages
 
     def _apply(self, data: EventData) -> None:

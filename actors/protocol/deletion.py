@@ -90,6 +90,7 @@ class Deletion:
         provenance, requests = state.deleting, self.call_off()
         state.thread, state.saved, state.usage = Thread(), Saved(), Usage()
         state.choice = AgentChoice()
+        state.attachments_bytes = 0
         state.fates, state.over, state.queued = {}, {}, {}
         state.queue = TurnQueue(state.session, state.settings.queue_max)
         state.step.requests += state.book.forget(at, repeats=bool(requests))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from actors.errors import Invalid, NotFound, Quarantined, RunActive, ShuttingDown, TooLarge
 from actors.events import MessageRetractedData, SessionResumedData
 from actors.model import SUPERSEDING, Fate, Mode, Policy, Provenance, ReturnReason, Role, WithdrawOutcome
-from actors.ports import AttachmentRow
 from actors.protocol.agents import Agents
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
@@ -35,14 +34,27 @@ class Intake:
         state = self._state
         # Behind messages that choose an agent for the session, one that names none is for that agent.
         self._refuse_unless_serving("a new message", message.agent or state.queue.chosen_agent or state.agent)
-        # The content stands for an attachment if the message is not UTF-8.
-        size = sum(len(one.data) for one in message.attachments) or len(message.content.encode())
+        # The content stands for its exact bytes if it is not UTF-8.
+        size = len(message.content.encode() if message.raw is None else message.raw)
         if size > state.settings.message_max_bytes:
             raise TooLarge(
                 "the message is too large",
                 expected=f"at most {state.settings.message_max_bytes} bytes of UTF-8",
                 got=f"{size} bytes",
                 remedy="send it in parts, or put it in a file that the agent can read",
+            )
+        refused = state.too_large(message.media)
+        if refused is not None:
+            raise refused
+        lacking = [
+            one.attachment for one in message.media if all(one.attachment != a.name for a in message.attachments)
+        ]
+        if lacking:
+            raise Invalid(
+                "the message lacks the bytes of its files",
+                expected="a File for each file",
+                got=", ".join(lacking),
+                remedy="NewMessage(content='…', attachments=[File(data, 'image/png')])",
             )
         if message.id in state.fates:
             raise Invalid(
@@ -57,10 +69,8 @@ class Intake:
         if message.sent_at is not None and cutoff is not None and message.sent_at < cutoff <= at:
             self._turns.add_returned(message, None, ReturnReason.STOPPED_BEFORE_ARRIVAL)
             return Accepted(message.id, None, None, policy, returned=ReturnReason.STOPPED_BEFORE_ARRIVAL)
-        accepted = self._take(message, policy, at)
-        state.step.attachments += [
-            AttachmentRow(state.session, attachment.name, attachment.data, at) for attachment in message.attachments
-        ]
+        accepted = self._take(message.without_files(), policy, at)
+        state.keep(message.attachments, message.media, at)
         return accepted
 
     def _take(self, message: NewMessage, policy: Policy, at: float) -> Accepted:

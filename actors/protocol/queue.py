@@ -29,7 +29,8 @@ def as_message(message: NewMessage, run_id: str | None, at: float | None = None)
         origin=message.origin,
         sent_at=message.sent_at,
         at=at,
-        attachments=tuple(attachment.name for attachment in message.attachments),
+        attachments=message.attachment_names,
+        parts=message.parts,
     )
 
 

@@ -12,19 +12,21 @@ Nothing here starts, ends or refuses anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol
 
 import msgspec
 
 from actors.agent_choice import AgentChoice
-from actors.errors import CountermandError
+from actors.attachments import Attachment
+from actors.errors import CountermandError, TooLarge
 from actors.events import EventData, as_data
 from actors.gate.credit import Credit
 from actors.gate.token import CancelToken, Notify
 from actors.hosts import HostedAgent
 from actors.model import Address, Event, Fate, Isolation, Provenance, RunInfo, SessionActivity, SessionStatus
-from actors.ports import Clock, Ids, SessionRow, Settings, Snapshot
+from actors.parts import MediaPart
+from actors.ports import AttachmentRow, Clock, Ids, SessionRow, Settings, Snapshot
 from actors.protocol.owned_tree import OwnedTree
 from actors.protocol.queue import TurnQueue
 from actors.protocol.request_book import RequestBook
@@ -78,6 +80,7 @@ class SessionState:
         saved: what agents have saved for later runs.
         usage: what all runs have used so far.
         choice: the agent that answers messages which name none.
+        attachments_bytes: of all attachments of the session.
         active: the run that is in progress.
         ending: runs that are closed and not settled, by id: parts of theirs are still ending.
         late: settled runs with parts that were abandoned, by id: a late proof amends their receipts.
@@ -123,6 +126,7 @@ class SessionState:
         self.saved = Saved()
         self.usage = Usage()
         self.choice = AgentChoice()
+        self.attachments_bytes = 0
         self.step = Step()
         self.active: RunRecord | None = None
         self.ending: dict[str, RunRecord] = {}
@@ -152,6 +156,7 @@ class SessionState:
             self.cutoffs = dict(row.cutoffs)
             self.usage = row.usage
             self.choice = row.choice
+            self.attachments_bytes = row.attachments_bytes
         self.thread, self.saved = snapshot.thread, snapshot.saved
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)
@@ -180,6 +185,7 @@ class SessionState:
             deleted=self.deleted,
             usage=self.usage,
             choice=self.choice,
+            attachments_bytes=self.attachments_bytes,
         )
 
     @property
@@ -239,6 +245,7 @@ class SessionState:
             usage=self.usage,
             asking=self._asking(),
             agent=self.agent,
+            attachments_bytes=self.attachments_bytes,
         )
 
     def _asking(self) -> tuple[Asking, ...]:
@@ -335,6 +342,31 @@ class SessionState:
     def save_call(self, call: CallRecord) -> None:
         """Write the row of a call with this step."""
         self.step.calls[call.row.call_id] = call.row
+
+    # ── Attachments ──────────────────────────────────────────────────────────────────────────────────
+
+    def keep(self, attachments: Iterable[Attachment], media: Iterable[MediaPart], at: float) -> None:
+        """Write attachments with this step; `media` says what they are. Each has to fit: see `too_large`."""
+        kinds = {part.attachment: part.media_type for part in media}
+        for one in attachments:
+            self.step.attachments.append(AttachmentRow(self.session, one.name, one.data, at, kinds.get(one.name)))
+            self.attachments_bytes += len(one.data)
+            self.step.row_changed = True
+
+    def too_large(self, media: Collection[MediaPart]) -> TooLarge | None:
+        """Return why a message, or a result, may not have these files; None: it may."""
+        settings, size = self.settings, sum(part.size for part in media)
+        for what, limit, found in (
+            ("attachments", settings.attachments_max, len(media)),
+            ("bytes of attachments", settings.attachments_max_bytes, size),
+            ("bytes of attachments in the session", settings.attachments_kept_bytes, self.attachments_bytes + size),
+        ):
+            if media and found > limit:
+                remedy = "send fewer or smaller files, or put them where the agent can read them"
+                return TooLarge(
+                    f"there are too many {what}", expected=f"at most {limit}", got=str(found), remedy=remedy
+                )
+        return None
 
     # ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 

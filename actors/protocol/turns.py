@@ -51,9 +51,10 @@ class Turns:
             origin=message.origin,
             policy=message.resolved_policy,
             sent_at=message.sent_at,
-            attachments=tuple(attachment.name for attachment in message.attachments),
+            attachments=message.attachment_names,
             traceparent=message.traceparent,
             agent=message.agent,
+            parts=message.parts,
         )
         self._state.event(data, record)
         self._agents.named(message, record, first=first)
@@ -69,6 +70,7 @@ class Turns:
             content=message.content,
             origin=message.origin,
             agent=message.agent,
+            parts=message.parts,
         )
         self._state.event(data, None, run_id=row.run_id)
 
@@ -77,7 +79,11 @@ class Turns:
         self._state.fates[message.id] = Fate.RETURNED
         self._state.step.unwait(message)
         data = SessionMessageReturnedData(
-            message_id=message.id, reason=reason, content=message.content, origin=message.origin
+            message_id=message.id,
+            reason=reason,
+            content=message.content,
+            origin=message.origin,
+            parts=message.parts,
         )
         self._state.event(data, None, run_id=run_id)
 

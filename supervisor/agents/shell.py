@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from actors.messages import ToolResult
 from actors.model import Message, Outcome, Role
+from actors.parts import MediaPart
 from actors.plugin.turn import AsyncTurn
+from actors.text import one_line
 from supervisor.tools.shell import describe_exit
 
 PROBLEM_MAX_CHARS: Final = 500
@@ -18,16 +20,21 @@ async def shell(turn: AsyncTurn) -> dict[str, Any]:
     Resumed without inputs, it says what was interrupted and completes. Returns the ``exit_code`` of the last script
     that did not exit with 0, else 0. If that script did not exit by itself, it also returns ``outcome`` (``killed |
     timed_out | interrupted | not_started | failed``) and ``problem``, a sentence; ``exit_code`` is then the negative
-    signal, or None. A script that is not UTF-8 is not started.
+    signal, or None. A script that is not UTF-8 is not started. Files of a message are named, and not given to it.
     """
     if not turn.inputs:
         await turn.emit(_interrupted(turn.messages))
         return {"exit_code": 0}
     returned: dict[str, Any] = {"exit_code": 0}
     for message in turn.inputs:
-        if message.attachments:
+        files = {part.attachment: part for part in message.parts if isinstance(part, MediaPart)}
+        if files:
+            named = ", ".join(part.name or part.attachment for part in files.values())
+            await turn.emit(f"[a script is not given its attachments: {one_line(named)}]\n")
+        raw = [name for name in message.attachments if name not in files]
+        if raw:
             # The text that can be shown is not the script that was sent.
-            kept = ", ".join(message.attachments)
+            kept = ", ".join(raw)
             problem = f"not run: the script is not UTF-8; send it as UTF-8, its bytes are kept as {kept}"
             returned = _without_exit("not_started", problem)
             await turn.emit(f"[{problem}]\n")

@@ -10,6 +10,7 @@ faults.py      errors of SQLite and of the disk, by cause
 journal.py     Stops that were answered before the store had them
 health.py      the health of store and journal, as shown to people
 reader.py      reads from any thread or process, concurrent with the writer
+attachment_reads.py   reads of attachments, on threads of their own
 tables.py      the SQL that writes a batch
 unfit.py       batches that could not be stored, kept for inspection
 snapshot.py    what an actor needs to restore a session

@@ -157,15 +157,22 @@ class SqliteReader:
 
     def attachment(self, session: str, name: str) -> bytes:
         """Return the bytes of an attachment of a session. Raises NotFound."""
-        data = self._read(rows.attachment, session, name)
-        if data is None:
+        return self.attachment_and_type(session, name)[0]
+
+    def attachment_and_type(self, session: str, name: str) -> tuple[bytes, str | None]:
+        """Return the bytes of an attachment and their media type: the first one that was given for these bytes.
+
+        None: they are a text that is not UTF-8. Raises NotFound.
+        """
+        found = self._read(rows.attachment, session, name)
+        if found is None:
             raise NotFound(
                 "there is no such attachment in this session",
                 expected="a name from the `attachments` of a message",
                 got=shown(name),
                 remedy="see the thread of the session",
             )
-        return data
+        return found
 
     def unfit(self, limit: int = ROWS_MAX) -> list[UnfitBatch]:
         """Return the newest `limit` batches that could not be stored, the oldest first."""

@@ -108,10 +108,11 @@ def living_trees(connection: sqlite3.Connection) -> set[str]:
     }
 
 
-def attachment(connection: sqlite3.Connection, session: str, name: str) -> bytes | None:
-    """Return the bytes of an attachment."""
-    row = connection.execute("SELECT data FROM attachments WHERE session = ? AND name = ?", (session, name)).fetchone()
-    return row[0] if row else None
+def attachment(connection: sqlite3.Connection, session: str, name: str) -> tuple[bytes, str | None] | None:
+    """Return the bytes of an attachment, and their media type; None: there is no such attachment."""
+    sql = "SELECT data, media_type FROM attachments WHERE session = ? AND name = ?"
+    row: tuple[bytes, str | None] | None = connection.execute(sql, (session, name)).fetchone()
+    return row
 
 
 def session_row(connection: sqlite3.Connection, session: str) -> SessionRow | None:

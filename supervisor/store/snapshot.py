@@ -137,8 +137,16 @@ def _own_row(connection: sqlite3.Connection, session: str, agent: str | None, le
         usage = Usage()
         for run in readable(connection, RunInfo, "SELECT doc, run_id FROM runs WHERE session = ?", session):
             usage = usage.plus(run.usage)
-        choice = AgentChoice(agent)
-        return SessionRow(session, generation or 0, seq or 0, parked=bool(parked), usage=usage, choice=choice)
+        sql = "SELECT COALESCE(SUM(LENGTH(data)), 0) FROM attachments WHERE session = ?"
+        return SessionRow(
+            session,
+            generation or 0,
+            seq or 0,
+            parked=bool(parked),
+            usage=usage,
+            choice=AgentChoice(agent),
+            attachments_bytes=connection.execute(sql, (session,)).fetchone()[0],
+        )
 
 
 def _processes(

@@ -41,6 +41,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,7 @@ from actors.kernel.thread_role import serve_all
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
 from supervisor.store import tables
+from supervisor.store.attachment_reads import AttachmentReads
 from supervisor.store.condition import Condition
 from supervisor.store.connection import WriterConnection
 from supervisor.store.faults import is_malformed
@@ -116,6 +118,7 @@ class SqliteStore:
                 got=str(error),
                 remedy="free space on its disk; look at the permissions, and that no other program holds the file",
             ) from error
+        self._attachments = AttachmentReads(self.reader)
         self._queue = PenQueue(self._condition)
         self._threads = tuple(
             threading.Thread(target=self._run, name=f"countermand-store-{number}", daemon=True) for number in range(2)
@@ -140,6 +143,10 @@ class SqliteStore:
     def forget_stop(self, session: str, request_id: str) -> None:
         """Remove a Stop from the journal: it is durable in the store, and so is the event that says so."""
         self.journal.forget(session, request_id)
+
+    def attachment(self, session: str, name: str, reply: Future[bytes]) -> None:
+        """Have `reply` resolved with the bytes of an attachment, or with NotFound or StoreUnavailable."""
+        self._attachments.read(session, name, reply)
 
     def unfinished(self) -> list[str]:
         """Return the sessions to restore: those of the reader, and those with Stops in the journal.
@@ -179,6 +186,7 @@ class SqliteStore:
 
         False: the writer did not end within `timeout` seconds; it goes on, and the process may exit meanwhile.
         """
+        self._attachments.close()
         self._queue.close()
         until = None if timeout is None else time.monotonic() + timeout
         closed = self._queue.wait_for_end(timeout)

@@ -100,8 +100,8 @@ def statements(batch: Batch) -> list[Statement]:
     )
     add(_UPSERTS["requests"], [(session, session, r.request_id, r.at, _encode(r)) for r in batch.requests])
     add(
-        "INSERT OR IGNORE INTO attachments (session, name, data, at) VALUES (?, ?, ?, ?)",
-        [(session, a.name, a.data, a.at) for a in batch.attachments],
+        "INSERT OR IGNORE INTO attachments (session, name, data, at, media_type) VALUES (?, ?, ?, ?, ?)",
+        [(session, a.name, a.data, a.at, a.media_type) for a in batch.attachments],
     )
     return made
 

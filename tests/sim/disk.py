@@ -41,6 +41,7 @@ class Tables:
     pending: dict[str, Receipt] = field(default_factory=dict)
     waiting: dict[str, WaitingRow] = field(default_factory=dict)
     requests: dict[str, RequestRow] = field(default_factory=dict)
+    attachments: dict[str, bytes] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
 
 
@@ -96,6 +97,8 @@ class Disk:
             tables.waiting[row.message.id] = row
         for message_id in batch.unwaiting:
             tables.waiting.pop(message_id, None)
+        for attachment in batch.attachments:
+            tables.attachments.setdefault(attachment.name, attachment.data)
         for request in batch.requests:
             tables.requests[request.request_id] = request
         tables.batches[batch.incarnation] = batch.number
@@ -120,6 +123,10 @@ class Disk:
         for event in self.events(session):
             fold.apply(event)
         return fold.messages()
+
+    def attachment(self, session: str, name: str) -> bytes | None:
+        """The bytes of an attachment; None: it was not written."""
+        return self.of(session).attachments.get(name)
 
     def runs(self, session: str) -> list[RunInfo]:
         """The runs of a session, the oldest first."""

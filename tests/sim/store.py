@@ -8,12 +8,15 @@ what waited is lost with the world, as it is lost with a daemon.
 from __future__ import annotations
 
 from collections import deque
+from concurrent.futures import Future
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pykka import ActorDeadError
 
+from actors.errors import NotFound
+from actors.gate.pending import fail, settle
 from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, KeptStop, Snapshot
 from tests.sim.disk import Disk, journal_takes
@@ -66,6 +69,14 @@ class SimStore:
         """Let a Stop go at a later step."""
         self._watch.journal.forgets(session, request_id)
         self._journal.append((session, request_id))
+
+    def attachment(self, session: str, name: str, reply: Future[bytes]) -> None:
+        """Read what was written of an attachment."""
+        data = self._disk.attachment(session, name)
+        if data is None:
+            fail(reply, NotFound("there is no such attachment", expected="one that was written", got=name))
+        else:
+            settle(reply, data)
 
     def fail_next(self, groups: int = 1) -> None:
         """Let the next groups fail."""

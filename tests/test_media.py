@@ -1,0 +1,463 @@
+"""Files in messages: kept with the message or not at all, read by its agent, and given to each provider."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from actors import AsyncTurn, Delete, File, MediaPart, Message, NewMessage, TextPart, Turn, Withdraw, data_of
+from actors.attachments import FILE_NAME_MAX_CHARS, PARTS_MAX, attachment_name
+from actors.errors import Invalid, NotFound, RequestReused, StoreUnavailable, TooLarge
+from actors.model import Role
+from actors.parts import Part
+from actors.plugin.rendering import newest_media, render_anthropic, render_openai, render_responses
+from actors.ports import Batch, WaitingRow
+from actors.requests import digest
+from supervisor import SessionHandle
+from supervisor.store.groups import GroupWriter
+from tests.kit import WAIT_S, Kit, StoreFaults, log, say, stop, until
+from tests.media_kit import FILES, MEDIA, PDF, PNG, TAKEN
+from tests.provider_checker import check_anthropic, check_openai, check_responses
+
+CAT = File(PNG, "image/png", "cat.png")
+NOTES = File(b"line\n", "text/plain", "notes.txt")
+CAT_NAME = attachment_name(PNG)
+
+
+def hold(turn: Turn) -> None:
+    if "hold" in turn.inputs[-1].content:
+        turn.cancel_token.wait()
+
+
+# ── The message ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_message_has_its_files_before_its_text_or_in_an_order_of_their_own() -> None:
+    message = NewMessage(content="What is it?", attachments=[CAT, NOTES])
+    cat = MediaPart(CAT_NAME, "image/png", len(PNG), "cat.png")
+    notes = MediaPart(attachment_name(b"line\n"), "text/plain", 5, "notes.txt")
+    assert message.parts == (cat, notes, TextPart("What is it?"))
+    assert [one.data for one in message.attachments] == [PNG, b"line\n"]
+    ordered = NewMessage(parts=["This", CAT, "and again", CAT, "", NOTES])
+    assert ordered.parts == (TextPart("This"), cat, TextPart("and again"), cat, notes)
+    assert ordered.content == "This\n\nand again"
+    assert [one.data for one in ordered.attachments] == [PNG, b"line\n"], "bytes are kept once"
+    assert NewMessage(attachments=[CAT]).parts == (cat,)
+    assert NewMessage(content="text").parts == ()
+
+
+def test_a_message_with_files_can_be_stored_and_read_again() -> None:
+    for message in (
+        NewMessage(content="x", attachments=[CAT]),
+        NewMessage(parts=["x", CAT]),
+        NewMessage(content=os.fsdecode(b"\xff"), attachments=[CAT]),
+    ):
+        for one in (message, message.without_files()):
+            assert msgspec.json.decode(msgspec.json.encode(one), type=NewMessage) == one
+            assert digest(one) == digest(message), "the names of the files stand for their bytes"
+            assert one.attachment_names == message.attachment_names
+        row = WaitingRow("s", message.without_files(), 1, "run_1", False, 1.0)
+        assert msgspec.json.decode(msgspec.json.encode(row), type=WaitingRow) == row
+        assert PNG not in msgspec.msgpack.encode(row)
+
+
+def test_l10_other_files_make_another_message() -> None:
+    def made(**fields: Any) -> bytes:
+        return digest(NewMessage(id="m", content="x", **fields))
+
+    same = made(attachments=[CAT])
+    assert same == made(
+        attachments=[
+            File(
+                bytearray(PNG),  # type: ignore[arg-type]  # taken too
+                "IMAGE/PNG",
+                "cat.png",
+            )
+        ]
+    )
+    others: tuple[list[File], ...] = (
+        [],
+        [NOTES],
+        [CAT, CAT],
+        [File(PNG, "image/gif", "cat.png")],
+        [File(PNG, "image/png")],
+    )
+    assert len({same, *(made(attachments=files) for files in others)}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"content": "x", "parts": ["y"]},
+        {"attachments": [CAT], "parts": ["y"]},
+        {"attachments": [CAT], "parts": (TextPart("y"),)},
+        {"attachments": [PNG]},
+        {"attachments": CAT},
+        {"attachments": "cat"},
+        {"parts": "cat"},
+        {"parts": [CAT, PNG]},
+        {"parts": [CAT, 7]},
+        {"parts": ["\ud800"]},
+        {"parts": ["x"] * (PARTS_MAX + 1)},
+        {"content": b"x", "attachments": [CAT]},
+    ],
+)
+def test_what_is_no_part_is_refused_where_the_message_is_made(fields: dict[str, Any]) -> None:
+    with pytest.raises(Invalid) as refused:
+        NewMessage(**fields)
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"data": "text"},
+        {"media_type": "png"},
+        {"media_type": "image/png; charset=x"},
+        {"media_type": "image/png\r\nX: y"},
+        {"media_type": "a/" + "b" * 200},
+        {"media_type": None},
+        {"name": ""},
+        {"name": 7},
+        {"name": "n" * (FILE_NAME_MAX_CHARS + 1)},
+    ],
+)
+def test_a_file_says_what_it_is(fields: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        File(**{"data": PNG, "media_type": "image/png", **fields})
+
+
+# ── In a session ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def given(session: SessionHandle) -> list[Message]:
+    return [one for one in session.thread() if one.role == "user"]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_an_agent_reads_the_files_of_its_input(kit: Kit, plain: bool) -> None:
+    read: list[Any] = []
+
+    def agent(turn: Turn) -> None:
+        part = turn.inputs[0].parts[0]
+        assert isinstance(part, MediaPart)
+        read.extend([part, turn.attachment(part), turn.attachment(part.attachment), turn.files(), turn.files(5)])
+        with pytest.raises(NotFound):
+            turn.attachment("att_none")
+        with pytest.raises(Invalid):
+            turn.attachment(7)  # type: ignore[arg-type]
+
+    async def aio(turn: AsyncTurn) -> None:
+        part = turn.inputs[0].parts[0]
+        assert isinstance(part, MediaPart)
+        read.extend([part, await turn.attachment(part), await turn.attachment(part.attachment)])
+        read.extend([await turn.files(), await turn.files(5)])
+        with pytest.raises(NotFound):
+            await turn.attachment("att_none")
+
+    session = kit.session(agent if plain else aio)
+    run = say(session, "What is it?", attachments=[CAT, NOTES])
+    session.receipt(run, timeout=WAIT_S)
+    assert session.run(run).error is None
+    part, *found = read
+    assert part == MediaPart(CAT_NAME, "image/png", len(PNG), "cat.png")
+    both = {CAT_NAME: PNG, attachment_name(b"line\n"): b"line\n"}
+    assert found == [PNG, PNG, both, {attachment_name(b"line\n"): b"line\n"}]
+
+
+def test_events_name_the_files_and_never_have_their_bytes(kit: Kit) -> None:
+    session = kit.session(hold)
+    say(session, "hold", attachments=[CAT])
+    waits = NewMessage(content="waits", policy="enqueue", attachments=[NOTES])
+    assert session.ask(waits, timeout=WAIT_S).queued
+    session.ask(Withdraw(message_id=waits.id), timeout=WAIT_S)
+    events = log(session)
+    for kind, file in (
+        ("message", CAT),
+        ("session.message_waiting", NOTES),
+        ("session.message_returned", NOTES),
+    ):
+        (event,) = (one for one in events if one.kind == kind)
+        data: Any = data_of(event)
+        _, part = file.kept()
+        assert data.parts[0] == part
+    text = msgspec.json.encode(events)
+    for file in (CAT, NOTES):
+        assert base64.b64encode(file.data) not in text
+        assert file.data not in text
+
+
+def test_files_are_there_for_what_waits_steers_and_after_a_restart(kit: Kit) -> None:
+    session = kit.session(hold)
+    say(session, "hold", attachments=[CAT])
+    waits = NewMessage(content="hold too", policy="enqueue", attachments=[NOTES, CAT])
+    assert session.ask(waits, timeout=WAIT_S).queued
+    assert stop(session, waiting="park").withdrawn == ()
+    kit.close(0.0)
+    read: dict[str, bytes] = {}
+
+    def reads(turn: Turn) -> None:
+        read.update(turn.files())
+
+    session = kit.session(reads)
+    accepted = session.ask(NewMessage(content="go", attachments=[File(PDF, "application/pdf")]), timeout=WAIT_S)
+    assert [one.parts for one in accepted.with_messages] == [waits.parts]
+    session.receipt(accepted.run_id, timeout=WAIT_S)
+    assert [one.parts for one in given(session)][1] == waits.parts
+    assert sorted(read.values()) == sorted([PNG, b"line\n", PDF])
+    assert session.attachment(CAT_NAME) == PNG
+
+
+def test_an_agent_that_takes_a_steering_message_has_its_files(kit: Kit) -> None:
+    taken, may_take = kit.gate(), kit.gate()
+    read: dict[str, bytes] = {}
+
+    def steered(turn: Turn) -> None:
+        taken.set()
+        assert may_take.wait(WAIT_S)
+        turn.steering()
+        assert turn.inputs[-1].parts
+        assert turn.inputs[-1].attachments == (CAT_NAME,)
+        read.update(turn.files())
+
+    session = kit.session(steered)
+    run = say(session)
+    assert taken.wait(WAIT_S)
+    session.ask(NewMessage(content="look", policy="steer", attachments=[CAT]), timeout=WAIT_S)
+    may_take.set()
+    session.receipt(run, timeout=WAIT_S)
+    assert session.run(run).error is None
+    assert read == {CAT_NAME: PNG}
+
+
+def test_l10_a_repeat_has_one_effect_and_other_files_under_its_id_are_refused(kit: Kit) -> None:
+    session = kit.session(hold)
+    message = NewMessage(content="go", attachments=[CAT])
+    first = session.ask(message, timeout=WAIT_S)
+    assert session.ask(message, timeout=WAIT_S) == first
+    assert session.ask(NewMessage(id=message.id, content="go", attachments=[CAT]), timeout=WAIT_S) == first
+    with pytest.raises(RequestReused):
+        session.ask(NewMessage(id=message.id, content="go", attachments=[NOTES]), timeout=WAIT_S)
+    session.receipt(first.run_id, timeout=WAIT_S)
+    assert len(given(session)) == 1
+    assert session.status().attachments_bytes == len(PNG)
+
+
+def rows(kit: Kit) -> list[tuple[str, str | None]]:
+    with closing(sqlite3.connect(Path(kit.state_dir) / "store.sqlite3")) as store:
+        return store.execute("SELECT session, media_type FROM attachments ORDER BY name").fetchall()
+
+
+def test_l12_a_message_that_cannot_be_stored_leaves_no_file_behind(kit: Kit, faults: StoreFaults) -> None:
+    session = kit.session(hold)
+    session.receipt(say(session), timeout=WAIT_S)
+    faults.failing = True
+    with pytest.raises(StoreUnavailable):
+        session.ask(NewMessage(content="go", attachments=[CAT]), timeout=WAIT_S)
+    faults.failing = False
+    message = NewMessage(content="go again", attachments=[NOTES])
+
+    def taken() -> bool:
+        try:
+            return bool(session.ask(message, timeout=WAIT_S))
+        except StoreUnavailable:
+            return False
+
+    until(taken, "the store takes messages again")
+    assert rows(kit) == [("s1", "text/plain")]
+    with pytest.raises(NotFound):
+        session.attachment(CAT_NAME)
+
+
+def test_l12_on_a_full_disk_neither_a_file_nor_what_names_it_is_stored(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full behind the bytes, and before their transaction ends."""
+    session = kit.session(hold)
+    session.receipt(say(session), timeout=WAIT_S)
+    write, full = GroupWriter._write_batch, [True]
+
+    def fails_behind(groups: GroupWriter, connection: sqlite3.Connection, batch: Batch, *rest: Any) -> None:
+        write(groups, connection, batch, *rest)
+        if batch.attachments and full[0]:
+            (written,) = connection.execute("SELECT COUNT(*) FROM attachments").fetchone()
+            assert written == 1, "it fails behind the bytes"
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(GroupWriter, "_write_batch", fails_behind)
+    message = NewMessage(content="go", attachments=[CAT])
+    with pytest.raises(StoreUnavailable):
+        session.ask(message, timeout=WAIT_S)
+    assert rows(kit) == []
+    assert CAT_NAME not in msgspec.json.encode(log(session)).decode()
+    full[0] = False
+
+    def taken() -> bool:
+        try:
+            return bool(session.ask(message, timeout=WAIT_S))
+        except StoreUnavailable:
+            return False
+
+    until(taken, "the store takes it")
+    assert session.attachment(CAT_NAME) == PNG
+    assert [one.parts for one in given(session)][-1] == message.parts
+
+
+def test_the_files_of_a_session_go_with_it_and_those_of_another_stay(kit: Kit) -> None:
+    session = kit.session(hold)
+    assert kit.supervisor is not None
+    other = kit.supervisor.session("s2")
+    for one in (session, other):
+        one.receipt(say(one, attachments=[CAT]), timeout=WAIT_S)
+    session.ask(Delete(source="user.test", reason="no more"), timeout=WAIT_S)
+    assert rows(kit) == [("s2", "image/png")]
+    with pytest.raises(NotFound):
+        session.attachment(CAT_NAME)
+    assert other.attachment(CAT_NAME) == PNG
+    session.receipt(say(session), timeout=WAIT_S)
+    assert session.status().attachments_bytes == 0
+
+
+def test_l14_the_files_of_a_message_and_of_a_session_have_limits(kit: Kit) -> None:
+    limits: dict[str, Any] = {"attachments_max": 3, "attachments_max_bytes": 30, "attachments_kept_bytes": 70}
+    session = kit.session(hold, **limits)
+
+    def sized(*sizes: int) -> NewMessage:
+        files = [File(bytes([number]) * size, "a/b") for number, size in enumerate(sizes)]
+        return NewMessage(content="go", attachments=files)
+
+    def sent(message: NewMessage) -> None:
+        session.receipt(session.ask(message, timeout=WAIT_S).run_id, timeout=WAIT_S)
+
+    sent(sized(10, 10, 10))
+    for message, words in ((sized(1, 1, 1, 1), "too many attachments"), (sized(10, 10, 11), "too many bytes of")):
+        with pytest.raises(TooLarge, match=words):
+            session.ask(message, timeout=WAIT_S)
+    sent(sized(20, 10))
+    with pytest.raises(TooLarge, match="in the session"):
+        session.ask(sized(11), timeout=WAIT_S)
+    assert session.status().attachments_bytes == 60
+    kit.close(0.0)
+    session = kit.session(hold, **limits)
+    with pytest.raises(TooLarge, match="in the session"):
+        session.ask(sized(11), timeout=WAIT_S)
+    sent(sized(10))
+    session.receipt(say(session), timeout=WAIT_S)
+
+
+def test_the_size_of_a_message_is_that_of_its_text(kit: Kit) -> None:
+    session = kit.session(hold, message_max_bytes=10)
+    session.receipt(say(session, "0123456789", attachments=[CAT]), timeout=WAIT_S)
+    with pytest.raises(Invalid, match="too large"):
+        session.ask(NewMessage(content="0123456789a", attachments=[CAT]), timeout=WAIT_S)
+
+
+def test_a_message_that_lacks_the_bytes_of_a_file_is_refused(kit: Kit) -> None:
+    """They could be those of another message's file, which may be in the store or not."""
+    session = kit.session(hold)
+    with pytest.raises(Invalid, match="lacks the bytes"):
+        session.ask(NewMessage(content="go", attachments=[CAT]).without_files(), timeout=WAIT_S)
+
+
+# ── What each provider is given ───────────────────────────────────────────────────────────────────────
+
+
+def asked(*names: str) -> list[Message]:
+    parts: tuple[Part, ...] = (*(MEDIA[name] for name in names), TextPart("What is it?"))
+    return [Message("m1", Role.USER, "What is it?", 1, "r", parts=parts)]
+
+
+B64 = base64.b64encode(PNG).decode()
+PDF64 = base64.b64encode(PDF).decode()
+QUESTION = "What is it?"
+
+
+def test_anthropic_is_given_images_and_documents() -> None:
+    rendered = render_anthropic(asked("att_png", "att_pdf", "att_text"), files=FILES)
+    check_anthropic(rendered)
+    assert rendered[0]["content"] == [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": B64}},
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": PDF64},
+            "title": "two lines.pdf",
+        },
+        {
+            "type": "document",
+            "source": {"type": "text", "media_type": "text/plain", "data": "line\n"},
+            "title": "notes.txt",
+        },
+        {"type": "text", "text": QUESTION},
+    ]
+
+
+def test_chat_completions_are_given_images_files_and_texts() -> None:
+    rendered = render_openai(asked("att_png", "att_pdf2", "att_text"), files=FILES)
+    check_openai(rendered)
+    assert rendered == [
+        {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{B64}"}},
+                {
+                    "type": "file",
+                    "file": {"filename": "file.pdf", "file_data": f"data:application/pdf;base64,{PDF64}"},
+                },
+                {"type": "text", "text": "[A file: notes.txt, text/plain, 5 bytes]\nline\n"},
+                {"type": "text", "text": QUESTION},
+            ],
+        }
+    ]
+
+
+def test_responses_are_given_images_files_and_texts() -> None:
+    rendered = render_responses(asked("att_png", "att_pdf", "att_json"), files=FILES)
+    check_responses(rendered)
+    assert rendered[0]["content"] == [
+        {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{B64}"},
+        {
+            "type": "input_file",
+            "filename": "two lines.pdf",
+            "file_data": f"data:application/pdf;base64,{PDF64}",
+        },
+        {"type": "input_text", "text": "[A file: application/json, 2 bytes]\n{}"},
+        {"type": "input_text", "text": QUESTION},
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(MEDIA))
+def test_a_file_that_cannot_be_given_is_named(name: str) -> None:
+    for files in (FILES, {}, None):
+        for rendered in (
+            render_anthropic(asked(name), files=files),
+            render_openai(asked(name), files=files),
+            render_responses(asked(name), files=files),
+        ):
+            text = msgspec.json.encode(rendered).decode()
+            assert ("This file is not shown" in text) is not (name in TAKEN and files is FILES)
+            assert QUESTION in text
+
+
+def test_the_newest_files_are_read_as_far_as_they_fit() -> None:
+    def sized(name: str, size: int) -> MediaPart:
+        return MediaPart(name, "image/png", size)
+
+    def one(number: int, *parts: MediaPart, **more: Any) -> Message:
+        return Message(f"m{number}", Role.USER, "", 1, "r", parts=parts, **more)
+
+    thread = [
+        one(1, sized("a", 10), sized("b", 3)),
+        one(2, sized("c", 1), status="retracted"),
+        Message("r.1", Role.ASSISTANT, "", 1, "r", parts=(sized("f", 1),)),
+        one(3, sized("d", 5), sized("b", 3)),
+        one(4, sized("e", 2)),
+    ]
+    for size, names in ((100, "ebda"), (20, "ebda"), (19, "ebd"), (9, "eb"), (0, "")):
+        assert "".join(part.attachment for part in newest_media(thread, size)) == names
