@@ -10,12 +10,15 @@ from typing import Annotated, Any, Final, Self, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
+from actors.attachments import FILE_NAME_MAX_CHARS, MEDIA_TYPE_MAX_CHARS, File
 from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, ServicePhase, StopOutcome, Waiting
+from actors.parts import GivenPart, MediaPart
 from actors.ports import WaitingRow
 from actors.requests import Answer, NewMessage, Stop, Stopped
 from supervisor.states import AgentPlace, AgentState, StoreState
 
+MEDIA_TYPE_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]*$"
 SOURCE_PATTERN: Final = r"^(user|client)(\.[A-Za-z0-9_-]+)+$"
 
 Id = Annotated[
@@ -40,6 +43,18 @@ WaitS = Annotated[float, Meta(ge=0, le=86_400, description="Seconds to wait for 
 B = TypeVar("B", bound=Struct)
 
 
+class FileBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An image or another file. `media_type` says what it is, without parameters; `name` is for people and models."""
+
+    data_base64: Base64
+    media_type: Annotated[str, Meta(max_length=MEDIA_TYPE_MAX_CHARS, pattern=MEDIA_TYPE_PATTERN)]
+    name: Annotated[str, Meta(min_length=1, max_length=FILE_NAME_MAX_CHARS, pattern=r"\S")] | None = None
+
+    def file(self) -> File:
+        """Return it as a library gives it. Raises Invalid if a field is not valid."""
+        return File(self.data_base64, self.media_type, self.name)
+
+
 def _of(kind: type[B], request: Struct, **others: Any) -> B:
     """Return a body with the fields that it shares with a request, and others."""
     shared = {name: getattr(request, name) for name in kind.__struct_fields__ if name in request.__struct_fields__}
@@ -55,6 +70,9 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     Give either `content`, or `content_base64`: bytes that need not be UTF-8. If they are not, the message shows the
     part that is, and has the bytes as an attachment.
+
+    `attachments` are images and other files, which stand before the content. Or give `parts` instead of both: texts and
+    files, in an order of their own.
     """
 
     content: str | UnsetType = UNSET
@@ -65,13 +83,25 @@ class MessageBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     merge: bool = True
     sent_at: Instant | None = None
     agent: Name | None = None
+    attachments: list[FileBody] = []
+    parts: list[str | FileBody] = []
 
     @classmethod
     def of(cls, message: NewMessage) -> Self:
         """Return the body that sends `message`."""
-        # The content shows only the part that is UTF-8; the attachment has the exact bytes.
-        data = message.attachments[0].data if message.attachments else UNSET
-        return _of(cls, message, content=message.content if data is UNSET else UNSET, content_base64=data)
+        data = {one.name: one.data for one in message.attachments}
+        parts: list[str | FileBody] = [
+            FileBody(data_base64=data[one.attachment], media_type=one.media_type, name=one.name)
+            if isinstance(one, MediaPart)
+            else one.text
+            for one in message.parts
+        ]
+        files = [one for one in parts if isinstance(one, FileBody)]
+        if message.raw is not None:
+            # The content shows only the part that is UTF-8.
+            return _of(cls, message, content=UNSET, content_base64=message.raw, attachments=files, parts=[])
+        content = UNSET if parts else message.content
+        return _of(cls, message, content=content, content_base64=UNSET, attachments=[], parts=parts)
 
 
 class StopBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -401,6 +431,7 @@ class WaitingMessage(Struct, frozen=True):
     origin: str
     accepted_at: float
     steering: bool
+    parts: tuple[GivenPart, ...] = ()
 
     @classmethod
     def of(cls, row: WaitingRow) -> Self:
@@ -412,6 +443,7 @@ class WaitingMessage(Struct, frozen=True):
             origin=row.message.origin,
             accepted_at=row.accepted_at,
             steering=row.steering,
+            parts=row.message.parts,
         )
 
 

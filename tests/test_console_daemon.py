@@ -164,6 +164,30 @@ def test_send_waits_for_the_run_that_takes_its_message_whichever_that_is(served:
     assert "cancelled" not in waiting.err.text
 
 
+def test_files_are_attached_to_a_message_named_in_the_thread_and_handed_out(
+    served: Desk, name: str, tmp_path: Path
+) -> None:
+    cat, data = tmp_path / "cat.png", tmp_path / "data"
+    cat.write_bytes(b"\x89PNG")
+    data.write_bytes(b"")
+    sent = served.run("", "send", name, "true", "--attach", str(cat), "-a", str(data), "--wait")
+    assert sent.returncode == 0
+    assert "cat.png, data" in sent.stdout, "the shell agent names what it does not use"
+    (message,) = [one for one in served.json("thread", name) if one["role"] == "user"]
+    assert [(part.get("name"), part.get("media_type")) for part in message["parts"]] == [
+        ("cat.png", "image/png"),
+        ("data", "application/octet-stream"),
+        (None, None),
+    ]
+    shown = served.run("", "thread", name).stdout
+    assert f"cat.png, image/png, 4 bytes: --attachment {message['attachments'][0]}" in shown
+    assert served.raw("thread", name, "--attachment", message["attachments"][0]) == b"\x89PNG"
+    assert served.run("", "send", name, "--attach", str(cat)).returncode == 0, "no text is needed, nor read"
+    missing = served.run("", "send", name, "true", "--attach", str(tmp_path / "none"))
+    assert missing.returncode != 0
+    assert "none" in missing.stderr
+
+
 def test_bytes_that_are_not_text_arrive_and_are_handed_out_to_the_byte(served: Desk, name: str) -> None:
     data = b"echo caf\xe9 \xff"
     for sent in (served.run(data, "send", name, "--wait"), served.run("", "send", name, os.fsdecode(data), "--wait")):

@@ -23,6 +23,7 @@ from actors.run_status import RunStatus
 from actors.thread import Thread
 from supervisor import Supervisor
 from supervisor.store.reader import SqliteReader
+from supervisor.store.schema import open_writer
 from tests.crash_kit import until
 from tests.data.make_first_release import config
 
@@ -44,6 +45,8 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reader(folder: Path) -> Iterator[SqliteReader]:
+    # As the start of a supervisor does, which is needed once: a reader changes nothing.
+    open_writer(folder / STORE, 5.0).close()
     found = SqliteReader(folder / STORE)
     yield found
     found.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -12,14 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from actors import AsyncTurn, Invalid, NewMessage, Spawn, Turn, tool
+from actors import AsyncTurn, File, Invalid, NewMessage, Spawn, Turn, tool
 from actors.ids import new_request_id
 from actors.plugin.registration import Unloaded
 from supervisor.http.limits import Limits
+from supervisor.wire import MessageBody
 from tests.http_kit import Api, api, code
 from tests.kit import WAIT_S, check_rest, kit, log, until
+from tests.media_kit import PNG
 
 __all__ = ["api", "kit"]
 
@@ -248,6 +252,89 @@ def test_a_message_of_bytes_shows_what_it_can_and_hands_out_the_rest(api: Api) -
     ] == "grün"
     assert code(client.get("/v1/sessions/s1/attachments/att_none")) == "not_found"
     assert code(client.get(f"/v1/sessions/s2/attachments/{name}")) == "not_found"
+
+
+def file_body(data: bytes, media_type: str = "image/png", **more: Any) -> dict[str, Any]:
+    return {"data_base64": base64.b64encode(data).decode(), "media_type": media_type, **more}
+
+
+def raw_with_file() -> NewMessage:
+    return NewMessage(content=os.fsdecode(b"\xff"), attachments=[File(PNG, "image/png")])
+
+
+def test_a_message_with_files_is_taken_once_and_hands_them_out_as_downloads(api: Api) -> None:
+    client = api.start(answers)
+    files = [file_body(b"<script>", "text/html", name="page.html"), file_body(PNG)]
+    body = {"content": "look", "attachments": files, "id": "req-files"}
+    first, again = (client.post("/v1/sessions/s1/messages", json=body).json() for _ in range(2))
+    assert first == again
+    other = client.post("/v1/sessions/s1/messages", json={**body, "attachments": files[:1]})
+    assert code(other) == "request_reused"
+    (message,) = [one for one in get(client, "/v1/sessions/s1/thread")["messages"] if one["role"] == "user"]
+    page, cat = message["attachments"]
+    assert message["parts"] == [
+        {"type": "media", "attachment": page, "media_type": "text/html", "size": 8, "name": "page.html"},
+        {"type": "media", "attachment": cat, "media_type": "image/png", "size": len(PNG), "name": None},
+        {"type": "text", "text": "look"},
+    ]
+    answer = client.get(f"/v1/sessions/s1/attachments/{page}")
+    assert answer.content == b"<script>"
+    assert answer.headers["content-type"].startswith("text/html")
+    assert answer.headers["content-disposition"] == f'attachment; filename="{page}"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "sandbox" in answer.headers["content-security-policy"]
+    answer = client.get(f"/v1/sessions/s1/attachments/{cat}")
+    assert (answer.content, answer.headers["content-type"]) == (PNG, "image/png")
+    assert code(client.get(f"/v1/sessions/s2/attachments/{cat}")) == "not_found"
+
+
+def test_the_body_of_a_message_sends_its_files_in_their_order(api: Api) -> None:
+    client = api.start(answers)
+    for number, sent in enumerate(
+        (
+            NewMessage(parts=["a", File(PNG, "image/png", "n"), "b"]),
+            NewMessage(attachments=[File(PNG, "image/png")]),
+            NewMessage(content="a"),
+            raw_with_file(),
+        )
+    ):
+        body = msgspec.to_builtins(MessageBody.of(sent))
+        assert client.post(f"/v1/sessions/s{number}/messages", json=body).status_code == 202
+        (message,) = (one for one in api.session(f"s{number}").thread() if one.role == "user")
+        assert (message.id, message.content, message.parts) == (sent.id, sent.content, sent.parts)
+        assert message.attachments == sent.attachment_names
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"attachments": []},
+        {"content": "x", "parts": ["y"]},
+        {"attachments": [file_body(PNG)], "parts": ["y"]},
+        {"attachments": [file_body(PNG, "png")]},
+        {"attachments": [file_body(PNG, "image/png; x=y")]},
+        {"attachments": [file_body(PNG, name=" ")]},
+        {"attachments": [file_body(PNG, more=1)]},
+        {"attachments": [{"data_base64": "no base64!", "media_type": "image/png"}]},
+        {"attachments": ["x"]},
+        {"parts": [7]},
+    ],
+)
+def test_files_that_are_none_are_refused_with_their_whole_message(api: Api, body: dict[str, Any]) -> None:
+    client = api.start(answers)
+    answer = client.post("/v1/sessions/s1/messages", json=body)
+    assert (answer.status_code, code(answer)) == (400, "invalid")
+    assert api.supervisor.resident() == []
+
+
+def test_l14_files_as_large_as_a_session_takes_fit_into_a_body_and_one_byte_more_is_too_large(api: Api) -> None:
+    client = api.start(answers)
+    most = api.supervisor.config.attachments_max_bytes
+    body = {"content": "go", "attachments": [file_body(bytes(most - 1)), file_body(b"x")]}
+    assert client.post("/v1/sessions/s1/messages", json=body).status_code == 202
+    body = {"content": "go", "attachments": [file_body(bytes(most)), file_body(b"x")]}
+    answer = client.post("/v1/sessions/s1/messages", json=body)
+    assert (answer.status_code, code(answer)) == (413, "too_large")
 
 
 @pytest.mark.parametrize(

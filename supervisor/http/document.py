@@ -80,15 +80,31 @@ def openapi_config(version: str) -> OpenAPIConfig:
 
 
 def _completed(document: dict[str, Any]) -> dict[str, Any]:
-    """Add what Litestar leaves out: a message's content, unknown fields that are refused, and optional bodies."""
+    """Add what Litestar leaves out: how a message has its content, unknown fields that are refused, optional bodies."""
     for name, schema in document["components"]["schemas"].items():
         kind = getattr(wire, name, None)
         if isinstance(kind, type) and issubclass(kind, Struct) and kind.__struct_config__.forbid_unknown_fields:
             schema["additionalProperties"] = False
     _type_events(document["components"]["schemas"])
     message = document["components"]["schemas"]["MessageBody"]
-    message["properties"]["content_base64"] |= {"contentEncoding": "base64", "pattern": BASE64}
-    message["oneOf"] = [{"required": ["content"]}, {"required": ["content_base64"]}]
+    data = document["components"]["schemas"]["FileBody"]["properties"]["data_base64"]
+    for encoded in (message["properties"]["content_base64"], data):
+        encoded |= {"contentEncoding": "base64", "pattern": BASE64}
+    contents = [{"required": ["content"]}, {"required": ["content_base64"]}]
+    without_parts = {"parts": {"maxItems": 0}}
+    message["oneOf"] = [
+        *({**one, "properties": without_parts} for one in contents),
+        {
+            "required": ["attachments"],
+            "properties": {"attachments": {"minItems": 1}, **without_parts},
+            "not": {"anyOf": contents},
+        },
+        {
+            "required": ["parts"],
+            "properties": {"parts": {"minItems": 1}, "attachments": {"maxItems": 0}},
+            "not": {"anyOf": contents},
+        },
+    ]
     for path in document["paths"].values():
         for operation in path.values():
             body = operation.get("requestBody")

@@ -9,7 +9,7 @@ from msgspec import Struct
 JSON_FACTOR: Final = 6
 """How many bytes of JSON one byte of a message may take: a control character takes six."""
 BODY_SLACK: Final = 65_536
-"""Bytes of a body beside the content of its message."""
+"""Bytes of a body beside the content of its message and its attachments: their names and types too."""
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -49,6 +49,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     close_s: float = 5.0
 
     @classmethod
-    def for_messages(cls, message_max_bytes: int) -> Limits:
+    def for_messages(cls, message_max_bytes: int, attachments_max_bytes: int) -> Limits:
         """Return limits under which every message that a session accepts fits into a body, however it is encoded."""
-        return cls(body_max=max(cls().body_max, JSON_FACTOR * message_max_bytes + BODY_SLACK))
+        encoded = 4 * -(-attachments_max_bytes // 3)
+        return cls(body_max=max(cls().body_max, JSON_FACTOR * message_max_bytes + encoded + BODY_SLACK))

@@ -53,7 +53,9 @@ class HttpServer:
         self._supervisor = supervisor
         self._sockets = list(sockets)
         self._access = access or Access(tokens)
-        self._limits = limits or Limits.for_messages(supervisor.config.message_max_bytes)
+        self._limits = limits or Limits.for_messages(
+            supervisor.config.message_max_bytes, supervisor.config.attachments_max_bytes
+        )
         self._up = threading.Event()
         self._lock = threading.Lock()
         self._serving: Serving | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, Response, Router, delete, get, post, route
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from actors.errors import CountermandError, Invalid
 from actors.ids import new_request_id
@@ -32,6 +32,7 @@ from supervisor.wire import (
     AllStopped,
     AnswerBody,
     DeleteBody,
+    FileBody,
     MessageBody,
     ResumeBody,
     SessionEntry,
@@ -109,7 +110,10 @@ async def send_message(
     body = await exact(request, data)
     options = _given(body)
     options["traceparent"] = traceparent_of(traceparent)
-    options["content"] = _content(options.pop("content"), options.pop("content_base64"))
+    options["attachments"] = [one.file() for one in body.attachments]
+    options["parts"] = [one.file() if isinstance(one, FileBody) else one for one in body.parts]
+    options["content"] = _content(body)
+    del options["content_base64"]
     accepted = await service.ask(service.handle(session).aio, NewMessage(**options))
     assert isinstance(accepted, Accepted)
     return accepted
@@ -204,10 +208,17 @@ async def session_attachment(
     service: TheService,
     session: SessionName,
     name: Annotated[str, PathParameter(description="Its name in a message.", schema_extra={"minLength": 1})],
-) -> bytes:
-    """Return the exact bytes of a message that is not UTF-8."""
+) -> Response[bytes]:
+    """Return the exact bytes of a file, or of a message that is not UTF-8. No browser shows them as a page."""
     handle = await service.known(session)
-    return await handle.aio.attachment(decoded(name))
+    wanted = decoded(name)
+    data, media_type = await service.read(service.supervisor.store.attachment_and_type, handle.session, wanted)
+    headers = {
+        "content-disposition": f'attachment; filename="{wanted}"',
+        "content-security-policy": "sandbox; default-src 'none'",
+        "x-content-type-options": "nosniff",
+    }
+    return Response(data, media_type=media_type or "application/octet-stream", headers=headers)
 
 
 @get("/v1/sessions/{session:str}/waiting", summary="The waiting messages", responses=READ)
@@ -240,18 +251,21 @@ class AlreadyInput(CountermandError):
     code = "already_input"
 
 
-def _content(text: str | UnsetType, data: bytes | UnsetType) -> str:
-    """Return the content of a message. Raises Invalid unless it is given in exactly one way."""
-    if isinstance(text, str) and data is UNSET:
+def _content(body: MessageBody) -> str:
+    """Return the content of a message. Raises Invalid unless it is given in exactly one way, or files or parts are."""
+    text, data = body.content, body.content_base64
+    if text is UNSET and data is UNSET and (body.attachments or body.parts):
+        return ""
+    if isinstance(text, str) and data is UNSET and not body.parts:
         return text
-    if isinstance(data, bytes) and text is UNSET:
+    if isinstance(data, bytes) and text is UNSET and not body.parts:
         # In the form that `actors.text.not_utf8` expects.
         return data.decode(errors="surrogateescape")
     raise Invalid(
         "a message has exactly one content",
-        expected="either content or content_base64",
-        got="neither" if text is UNSET else "both",
-        remedy="give a text as content; bytes that may not be UTF-8 as content_base64",
+        expected="either content or content_base64, with attachments or without; or attachments; or parts",
+        got="none of them" if text is UNSET and data is UNSET else "several of them",
+        remedy="give a text as content; bytes that may not be UTF-8 as content_base64; files as attachments",
     )
 
 

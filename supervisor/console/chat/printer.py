@@ -16,6 +16,7 @@ from msgspec import Struct
 from actors.errors import CountermandError, StoreUnavailable
 from actors.events import (
     EventKind,
+    MessageData,
     ReceiptAmendedData,
     RunStatusData,
     SessionBarrierForcedData,
@@ -28,7 +29,7 @@ from actors.events import (
 )
 from actors.model import Event
 from supervisor.console.chat.backends import TalkSession
-from supervisor.console.render.words import head
+from supervisor.console.render.words import head, with_files
 from supervisor.console.tty.screen import OutputClosed, Screen
 
 NEWS: Final = frozenset({EventKind.RUN_STARTED, EventKind.RUN_STATUS, EventKind.RUN_ENDED, EventKind.CALL_WAITING})
@@ -142,9 +143,11 @@ class Printer:
             case ToolRequestedData() as data if data.tool != "shell":
                 arguments = ", ".join(f"{name}={value!r}" for name, value in data.arguments.items())
                 self._screen.remark(f"calls {head(data.tool)}({head(arguments)})")
+            case MessageData() as data if data.parts:
+                self._screen.remark(f"with the message: {with_files('', data.parts)}")
             case SessionMessageReturnedData() as data:
                 reason = data.reason.replace("_", " ")
-                self._screen.remark(f"a message was returned, {reason}: {head(data.content)}")
+                self._screen.remark(f"a message was returned, {reason}: {head(with_files(data.content, data.parts))}")
             case SessionBarrierForcedData() as data:
                 left = ", ".join(data.abandoned)
                 self._screen.remark(f"could not be ended and was abandoned: {left} (run {data.run_id})")

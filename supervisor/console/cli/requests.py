@@ -25,7 +25,16 @@ RECEIPT_S: Final = 120.0
 
 @click.command()
 @session_needed
-@click.argument("text", default="-", help="The message. Left out, or -: read standard input.")
+@click.argument("text", required=False, help="The message. Left out without --attach, or -: read standard input.")
+@click.option(
+    "--attach",
+    "-a",
+    "attached",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, readable=True),
+    help="An image or another file to send with it; may be repeated.",
+)
 @click.option(
     "--policy",
     metavar="WORD",
@@ -39,7 +48,8 @@ RECEIPT_S: Final = 120.0
 def send(
     options: Common,
     session: str,
-    text: str,
+    text: str | None,
+    attached: tuple[str, ...],
     policy: str | None,
     identity: str | None,
     origin: str,
@@ -52,16 +62,18 @@ def send(
     """
     from actors.ids import new_request_id
     from actors.requests import NewMessage
+    from supervisor.console.commands.send import file_to_send
     from supervisor.console.commands.send import send as send_message
 
     # Bytes that are not UTF-8 are kept as surrogates. In an argument Python has decoded them so already.
-    content = message_text(text)
+    content = "" if text is None and attached else message_text("-" if text is None else text)
     message = NewMessage(
         content=content,
         policy=policy,
         origin=origin,
         merge=merge,
         agent=options.agent,
+        attachments=[file_to_send(path) for path in attached],
         id=identity or new_request_id(),
     )
     again = identity is not None

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import mimetypes
+from pathlib import Path
+
+from actors.attachments import File
+from actors.errors import Invalid
 from actors.model import Fate
 from actors.requests import Accepted, NewMessage
 from supervisor.console.chat.attached import AttachedSession
@@ -74,6 +79,22 @@ def send(
     if as_json:
         print_json(sent)
     return max(earned(sent, screen), ExitCode.FAILED if printer.failed else ExitCode.OK)
+
+
+def file_to_send(path: str) -> File:
+    """Read a file to be sent. Its type is guessed by its name. Raises Invalid if it cannot be read."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise Invalid(
+            f"the file {path} cannot be read",
+            expected="a file to attach",
+            got=error.strerror or str(error),
+            remedy="check its name and its permissions",
+        ) from error
+    name = Path(path).name
+    media_type, encoding = mimetypes.guess_type(name)
+    return File(data, media_type if media_type and not encoding else "application/octet-stream", name)
 
 
 def _sentence(accepted: Accepted) -> str:

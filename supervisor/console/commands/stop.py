@@ -26,7 +26,7 @@ from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import console, print_json, say
 from supervisor.console.render.progress import Progress
 from supervisor.console.render.receipts import table
-from supervisor.console.render.words import head, not_durable, plural
+from supervisor.console.render.words import head, not_durable, plural, with_files
 from supervisor.live_tree import Living
 from supervisor.wire import AllStopped, KillBody, StopAllBody, StopAnswer, StopBody
 
@@ -119,7 +119,7 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_jso
     if not as_json:
         say(out, _sentence(answer, owned=owned))
         for message in answer.withdrawn:
-            say(out, f"withdrawn: {message.id}  {head(message.content)}")
+            say(out, f"withdrawn: {message.id}  {head(with_files(message.content, message.parts))}")
         if not answer.durable:
             say(out, not_durable(journalled=answer.journalled), "yellow")
         out.file.flush()

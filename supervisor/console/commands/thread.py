@@ -6,11 +6,12 @@ import sys
 
 from actors.errors import Invalid
 from actors.model import Message, MessageStatus, Role
+from actors.parts import MediaPart
 from actors.text import one_line, visible
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
-from supervisor.console.render.words import clock_time, head
+from supervisor.console.render.words import clock_time, file_words, head, with_files
 
 
 def write_attachment(endpoint: Endpoint, session: str, name: str) -> None:
@@ -53,14 +54,18 @@ def show_thread(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
             for call in message.tool_calls
         ]
         body = "\n".join([message.content.rstrip("\n"), *calls] if message.content.strip() else calls)
-        for line in visible(body).split("\n"):
+        files = {part.attachment: part for part in message.parts if isinstance(part, MediaPart)}
+        for line in visible(body).split("\n") if body or not files else ():
             out.print(Text("  " + line), soft_wrap=True)
+        for part in files.values():
+            out.print(Text(f"  {file_words(part)}: --attachment {part.attachment}", style="dim"), soft_wrap=True)
         for name in message.attachments:
-            out.print(Text(f"  its bytes: --attachment {one_line(name)}", style="dim"), soft_wrap=True)
+            if name not in files:
+                out.print(Text(f"  its bytes: --attachment {one_line(name)}", style="dim"), soft_wrap=True)
     state = "parked" if facts.parked else "waiting"
     for waits in waiting:
         out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))
-        out.print(Text("  " + head(waits.content, 120)))
+        out.print(Text("  " + head(with_files(waits.content, waits.parts), 120)))
     if not messages and not waiting:
         out.print(Text("the thread is empty", style="dim"))
 

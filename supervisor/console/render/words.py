@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from actors.errors import CountermandError
 from actors.model import Json, Provenance
+from actors.parts import MediaPart, Part
 from actors.text import one_line
 from actors.usage import Usage
 
@@ -51,6 +53,18 @@ def head(text: str, width: int = 60) -> str:
     """Return the beginning of a text, on one line, at most `width` characters."""
     line = one_line(" ".join(text[: 4 * width].split()))
     return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def file_words(part: MediaPart) -> str:
+    """Return the name, the type and the size of a file, on one line."""
+    named = f"{part.name}, " if part.name else ""
+    return one_line(f"{named}{part.media_type}, {plural(part.size, 'byte')}")
+
+
+def with_files(content: str, parts: Sequence[Part]) -> str:
+    """Return the text of a message, and behind it its files in brackets."""
+    files = [f"[{file_words(part)}]" for part in parts if isinstance(part, MediaPart)]
+    return " ".join([content, *files] if content else files)
 
 
 def cause(provenance: Provenance) -> str:
