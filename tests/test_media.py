@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
 import sqlite3
 from contextlib import closing
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import AsyncTurn, Delete, File, MediaPart, Message, NewMessage, TextPart, Turn, Withdraw, data_of
+from actors import Delete, File, MediaPart, Message, NewMessage, TextPart, Turn, Withdraw, data_of
 from actors.attachments import FILE_NAME_MAX_CHARS, PARTS_MAX, attachment_name
 from actors.errors import Invalid, NotFound, RequestReused, StoreUnavailable, TooLarge
 from actors.model import Role
@@ -21,8 +22,11 @@ from actors.plugin.rendering import newest_media, render_anthropic, render_opena
 from actors.ports import Batch, WaitingRow
 from actors.requests import digest
 from supervisor import SessionHandle
+from supervisor.agent import Agent
+from supervisor.hosts.frames import PIECE_MAX_BYTES
 from supervisor.store.groups import GroupWriter
-from tests.kit import WAIT_S, Kit, StoreFaults, log, say, stop, until
+from tests import reading_agents
+from tests.kit import WAIT_S, Kit, StoreFaults, check_rest, log, say, stop, until
 from tests.media_kit import FILES, MEDIA, PDF, PNG, TAKEN
 from tests.provider_checker import check_anthropic, check_openai, check_responses
 
@@ -141,35 +145,69 @@ def given(session: SessionHandle) -> list[Message]:
     return [one for one in session.thread() if one.role == "user"]
 
 
-@pytest.mark.parametrize("plain", [True, False])
-def test_an_agent_reads_the_files_of_its_input(kit: Kit, plain: bool) -> None:
-    read: list[Any] = []
+@pytest.fixture(params=["inside", "host"])
+def hosted(request: pytest.FixtureRequest) -> bool:
+    """Whether the agent of a session runs in a host."""
+    return bool(request.param == "host")
 
-    def agent(turn: Turn) -> None:
-        part = turn.inputs[0].parts[0]
-        assert isinstance(part, MediaPart)
-        read.extend([part, turn.attachment(part), turn.attachment(part.attachment), turn.files(), turn.files(5)])
-        with pytest.raises(NotFound):
-            turn.attachment("att_none")
-        with pytest.raises(Invalid):
-            turn.attachment(7)  # type: ignore[arg-type]
 
-    async def aio(turn: AsyncTurn) -> None:
-        part = turn.inputs[0].parts[0]
-        assert isinstance(part, MediaPart)
-        read.extend([part, await turn.attachment(part), await turn.attachment(part.attachment)])
-        read.extend([await turn.files(), await turn.files(5)])
-        with pytest.raises(NotFound):
-            await turn.attachment("att_none")
+def session_of(kit: Kit, name: str, *, hosted: bool, **options: Any) -> SessionHandle:
+    """A session with an agent of `reading_agents`."""
+    spec = Agent(run=f"reading_agents:{name}", path=[str(Path(__file__).parent)], env={kit.mark: "1"}, spares=0)
+    return kit.start(spec if hosted else getattr(reading_agents, name), **options).session("s1")
 
-    session = kit.session(agent if plain else aio)
-    run = say(session, "What is it?", attachments=[CAT, NOTES])
+
+def result_of(session: SessionHandle, run: str | None) -> Any:
     session.receipt(run, timeout=WAIT_S)
-    assert session.run(run).error is None
-    part, *found = read
-    assert part == MediaPart(CAT_NAME, "image/png", len(PNG), "cat.png")
-    both = {CAT_NAME: PNG, attachment_name(b"line\n"): b"line\n"}
-    assert found == [PNG, PNG, both, {attachment_name(b"line\n"): b"line\n"}]
+    assert run is not None
+    info = session.run(run)
+    assert (info.status, info.error) == ("completed", None)
+    return info.result
+
+
+def seen(data: bytes) -> list[Any]:
+    return [len(data), hashlib.sha256(data).hexdigest()]
+
+
+@pytest.mark.parametrize("name", ["agent", "plain"])
+def test_an_agent_reads_the_files_of_its_input(kit: Kit, name: str, hosted: bool) -> None:
+    """Also one of several frames, and one that ends with a frame."""
+    large = File(os.urandom(3 * PIECE_MAX_BYTES + 7), "application/zip", "large.zip")
+    even = File(os.urandom(PIECE_MAX_BYTES), "application/zip")
+    empty = File(b"", "text/plain")
+    session = session_of(kit, name, hosted=hosted)
+    found = result_of(session, say(session, "What is it?", attachments=[CAT, NOTES, large, even, empty]))
+    files = (CAT, NOTES, large, even, empty)
+    assert found["parts"] == [
+        *(["media", file.media_type, len(file.data), file.name] for file in files),
+        ["text", "What is it?"],
+    ]
+    assert found["read"] == [seen(file.data) for file in files]
+    assert found["same"] is True
+    assert found["files"] == {attachment_name(file.data): seen(file.data) for file in files}
+    assert found["few"] == 2, "the newest that fit: the empty one and the notes"
+    assert found["refused"] == ["not_found", "invalid"]
+
+
+@pytest.mark.parametrize("name", ["agent", "plain"])
+def test_an_agent_that_takes_a_steering_message_has_its_files(kit: Kit, name: str, hosted: bool) -> None:
+    session = session_of(kit, name, hosted=hosted)
+    run = say(session, "steer")
+    session.ask(NewMessage(content="look", policy="steer", attachments=[CAT]), timeout=WAIT_S)
+    found = result_of(session, run)
+    assert found["read"] == [seen(PNG)]
+    assert found["files"] == {CAT_NAME: seen(PNG)}
+
+
+@pytest.mark.parametrize("name", ["stopped", "stopped_plain"])
+def test_l8_a_stop_ends_an_agent_that_reads_a_file(kit: Kit, name: str, hosted: bool) -> None:
+    session = session_of(kit, name, hosted=hosted)
+    run = say(session, attachments=[File(os.urandom(2 * PIECE_MAX_BYTES), "a/b")])
+    until(lambda: any(one.kind == "text" for one in log(session)), "it reads")
+    stop(session)
+    session.receipt(run, timeout=WAIT_S)
+    assert session.run(run).status == "cancelled"
+    check_rest(session)
 
 
 def test_events_name_the_files_and_never_have_their_bytes(kit: Kit) -> None:
@@ -213,28 +251,6 @@ def test_files_are_there_for_what_waits_steers_and_after_a_restart(kit: Kit) -> 
     assert [one.parts for one in given(session)][1] == waits.parts
     assert sorted(read.values()) == sorted([PNG, b"line\n", PDF])
     assert session.attachment(CAT_NAME) == PNG
-
-
-def test_an_agent_that_takes_a_steering_message_has_its_files(kit: Kit) -> None:
-    taken, may_take = kit.gate(), kit.gate()
-    read: dict[str, bytes] = {}
-
-    def steered(turn: Turn) -> None:
-        taken.set()
-        assert may_take.wait(WAIT_S)
-        turn.steering()
-        assert turn.inputs[-1].parts
-        assert turn.inputs[-1].attachments == (CAT_NAME,)
-        read.update(turn.files())
-
-    session = kit.session(steered)
-    run = say(session)
-    assert taken.wait(WAIT_S)
-    session.ask(NewMessage(content="look", policy="steer", attachments=[CAT]), timeout=WAIT_S)
-    may_take.set()
-    session.receipt(run, timeout=WAIT_S)
-    assert session.run(run).error is None
-    assert read == {CAT_NAME: PNG}
 
 
 def test_l10_a_repeat_has_one_effect_and_other_files_under_its_id_are_refused(kit: Kit) -> None:

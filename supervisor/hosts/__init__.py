@@ -6,6 +6,7 @@
     run.py                one run in a host: converts frames to actions of its turn, and back
     calls.py              the calls that a host asks for, and those that it executes itself
     answers.py            the answers of models that a host puts on record
+    attachments.py        the bytes of attachments that a host reads
     processes.py          the process trees that a host asks for
     guards.py             the guards of code in a host
     account.py            the credit of a run in a host

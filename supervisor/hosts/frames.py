@@ -23,6 +23,9 @@ PROTOCOLS: Final = (1,)
 TEXT_MAX_BYTES: Final = 65_536
 """Limit on the text of one `emit`, in UTF-8."""
 
+PIECE_MAX_BYTES: Final = 524_288
+"""Limit on a piece of an attachment, before it is encoded."""
+
 YEAR_10000: Final = 253_402_300_800.0
 """The end of the dates that people write, in seconds since 1970."""
 
@@ -221,6 +224,14 @@ class Steering(Params, frozen=True, kw_only=True):
     """Take the waiting messages that steer this run; none while a call is open."""
 
     fence: Fence
+
+
+class ReadAttachment(Params, frozen=True, kw_only=True):
+    """Read a piece of an attachment of the session, such as a file of a message."""
+
+    fence: Fence
+    attachment: Annotated[str, Meta(description="Its name, as a part of a message has it.")]
+    start: Annotated[Count, Meta(description="Where the piece begins, in bytes.")] = 0
 
 
 class SaveState(Params, frozen=True, kw_only=True):
@@ -460,6 +471,13 @@ class Steered(Result, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
 
 
+class AttachmentPiece(Result, frozen=True, kw_only=True):
+    """A piece of an attachment. Ask for the next one until you have all of it."""
+
+    data: Annotated[bytes, Meta(description="The bytes from `start` on, in base64; at most 512 KiB of them.")]
+    size: Annotated[Count, Meta(description="Of the whole attachment, in bytes.")]
+
+
 class Spawned(Result, frozen=True, kw_only=True):
     """The command of a tree runs."""
 
@@ -489,6 +507,7 @@ FROM_HOST: Final = (
     Method("call", Call, CallDone),
     Method("ask", Ask, CallDone),
     Method("steering", Steering, Steered),
+    Method("attachment", ReadAttachment, AttachmentPiece),
     Method("state", SaveState, Empty),
     Method("hand_off", HandOff, Empty),
     Method("guard", Guard, Empty),

@@ -68,6 +68,7 @@ _LATE: Final = {
     "call": "call",
     "ask": "call",
     "steering": "steering",
+    "attachment": "attachment",
     "state": "state",
     "hand_off": "hand_off",
     "guard": "guard",

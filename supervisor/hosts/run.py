@@ -36,6 +36,7 @@ from actors.text import storable
 from supervisor.hosts import frames
 from supervisor.hosts.account import Account
 from supervisor.hosts.answers import HostAnswers
+from supervisor.hosts.attachments import HostAttachments
 from supervisor.hosts.calls import HostCalls, cancel_of, raised, refuse
 from supervisor.hosts.frames import CANCEL_REQUEST, Params
 from supervisor.hosts.guards import HostGuards
@@ -63,7 +64,7 @@ OfAnswer = frames.BeginAnswer | frames.KeepBlock | frames.EndAnswer | frames.Lea
 OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | frames.GuardDone | OfAnswer
 """The notifications about a run."""
 
-OfRunAlone = frames.Call | frames.Ask | frames.Steering | frames.SaveState | frames.HandOff
+OfRunAlone = frames.Call | frames.Ask | frames.Steering | frames.ReadAttachment | frames.SaveState | frames.HandOff
 """The requests that name a run, and none of its calls."""
 
 
@@ -93,6 +94,7 @@ class HostRun:
         self._answers = HostAnswers(turn)
         self._processes: HostProcesses | None = None
         self._guards: HostGuards | None = None
+        self._attachments: HostAttachments | None = None
         self._request: tuple[int, Unsent] | None = None
         # Texts that were read and not passed on yet.
         self._texts: list[Said] = []
@@ -140,6 +142,7 @@ class HostRun:
         self._calls = HostCalls(self._turn, self._terms, self._around, peer, self._account, self.late)
         self._processes = HostProcesses(self._turn, self._around, peer, self.late, self._calls.spawn)
         self._guards = HostGuards(peer, self.late, self._around.broke_protocol, self._token)
+        self._attachments = HostAttachments(self._turn, peer, self.late, self._post)
         params, self._params = self._params, b""
         self._request = peer.request("run", Raw(params), self._answered)
 
@@ -212,6 +215,8 @@ class HostRun:
             self._account.close()
         if self._processes is not None:
             self._processes.close()
+        if self._attachments is not None:
+            self._attachments.close()
         self.late.tell()
         self._around.over()
         finish(done)
@@ -260,6 +265,9 @@ class HostRun:
             self._calls.asked(request, params)
         elif isinstance(params, frames.Steering):
             self._steer(request)
+        elif isinstance(params, frames.ReadAttachment):
+            assert self._attachments is not None, "the host has the run"
+            self._attachments.requested(request, params)
         elif isinstance(params, frames.SaveState):
             self._save(request, params)
         elif isinstance(params, frames.HandOff):

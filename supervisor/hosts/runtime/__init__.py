@@ -6,6 +6,7 @@ The map, from the outside in:
     loading.py       the functions that it was started for
     turn.py          Turn and AsyncTurn: the argument of an agent
     answers.py       the answer of a model, as it is put on record
+    attachments.py   the bytes of files, read from the daemon
     tools.py         the user's tools, which are executed here
     schema.py        the types of their parameters, as JSON schema and as conversion
     spawning.py      processes that the daemon starts for the agent or a tool
@@ -78,6 +79,7 @@ from .values import (
     AnswerInfo,
     BlockPart,
     CallPart,
+    MediaPart,
     Message,
     Provenance,
     TextPart,
@@ -100,6 +102,7 @@ __all__ = [
     "CountermandError",
     "Exit",
     "Invalid",
+    "MediaPart",
     "Message",
     "ModelAnswer",
     "ModelCall",

@@ -22,6 +22,7 @@ def _loaded(name: str) -> Any:
 
 
 _shared = _loaded("rendering")
+newest_media = _shared.newest_media
 render_anthropic = _shared.render_anthropic
 render_openai = _shared.render_openai
 render_responses = _shared.render_responses

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from .answers import AsyncModelAnswer, ModelAnswer
+from .attachments import FILES_MAX_BYTES, read, read_files
 from .call import Call, Steps
 from .credit import settle
 from .errors import Invalid, Refused, RunCancelled
@@ -28,7 +29,7 @@ from .schema import seconds
 from .spawning import AsyncSpawn, Spawn
 from .token import AsyncCancelToken, AsyncDoor, CancelToken, tell
 from .tools import Tool
-from .values import Address, Message, Provenance, ToolResult
+from .values import Address, MediaPart, Message, Provenance, ToolResult
 from .wire import line
 
 T = TypeVar("T")
@@ -96,12 +97,8 @@ class TurnBase:
         made = as_json(data)
         size = len(dumped(made).encode())
         if size > RESULT_MAX_BYTES:
-            raise Invalid(
-                "this progress is too large",
-                expected=f"at most {RESULT_MAX_BYTES} bytes as JSON",
-                got=f"{size} bytes",
-                remedy="show less of it, or emit it as text",
-            )
+            expected, remedy = f"at most {RESULT_MAX_BYTES} bytes as JSON", "show less of it, or emit it as text"
+            raise Invalid("this progress is too large", expected=expected, got=f"{size} bytes", remedy=remedy)
         yield from self._say("progress", data=made)
 
     def _say(self, method: str, **params: Any) -> Steps[None]:
@@ -146,12 +143,8 @@ class TurnBase:
 
     def _hand_off(self, agent: object) -> Steps[None]:
         if not isinstance(agent, str):
-            raise Invalid(
-                "an agent is named by a text",
-                expected="the name of an agent",
-                got=type(agent).__name__,
-                remedy='turn.hand_off("name")',
-            )
+            expected, got = "the name of an agent", type(agent).__name__
+            raise Invalid("an agent is named by a text", expected=expected, got=got, remedy='turn.hand_off("name")')
         reply = self._run.request("hand_off", agent=storable(agent))
         yield reply
         reply.result()
@@ -407,6 +400,17 @@ class AsyncTurn(TurnBase):
         """
         await self._through(self._hand_off(agent))
 
+    async def attachment(self, wanted: MediaPart | str) -> bytes:
+        """Read the bytes of an attachment of the session, by a `MediaPart` of a message or by its name.
+
+        Raises CountermandError: `code` is ``not_found``: there is no such attachment; or ``store_unavailable``.
+        """
+        return await self._through(read(self._run, wanted))
+
+    async def files(self, max_bytes: int = FILES_MAX_BYTES) -> dict[str, bytes]:
+        """Read the bytes of the thread's newest files, `max_bytes` of them, for a rendering: its ``files=``."""
+        return await self._through(read_files(self._run, max_bytes))
+
     async def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""
         return await self._through(self._steering())
@@ -541,6 +545,14 @@ class Turn(TurnBase):
     def hand_off(self, agent: str) -> None:
         """Have another agent answer the session's later messages; see `AsyncTurn.hand_off`."""
         self._through(self._hand_off(agent))
+
+    def attachment(self, wanted: MediaPart | str) -> bytes:
+        """Read the bytes of an attachment of the session; see `AsyncTurn.attachment`."""
+        return self._through(read(self._run, wanted))
+
+    def files(self, max_bytes: int = FILES_MAX_BYTES) -> dict[str, bytes]:
+        """Read the bytes of the thread's newest files, for a rendering; see `AsyncTurn.files`."""
+        return self._through(read_files(self._run, max_bytes))
 
     def steering(self) -> tuple[Message, ...]:
         """Take the waiting messages that steer this run; none while a call is open."""

@@ -77,8 +77,22 @@ class CallPart:
     provider_id: str | None = None
 
 
-Part = Union[TextPart, BlockPart, CallPart]
-PARTS: dict[str, Callable[..., Part]] = {"text": TextPart, "block": BlockPart, "call": CallPart}
+@dataclass(frozen=True)
+class MediaPart:
+    """An image or another file. Its bytes are an attachment of the session: `turn.attachment(part)` reads them.
+
+    `attachment` is the attachment's name; `size` is in bytes; `name` is what its sender calls the file.
+    """
+
+    type: ClassVar[str] = "media"
+    attachment: str
+    media_type: str
+    size: int
+    name: str | None = None
+
+
+Part = Union[TextPart, BlockPart, CallPart, MediaPart]
+PARTS: dict[str, Callable[..., Part]] = {"text": TextPart, "block": BlockPart, "call": CallPart, "media": MediaPart}
 
 
 @dataclass(frozen=True)
@@ -96,8 +110,8 @@ class AnswerInfo:
 class Message:
     """One message of a thread. `role`: ``user``, ``assistant``, ``tool`` or ``note``. Times: seconds, epoch, UTC.
 
-    One that is the answer of a model has `answer`, and `parts`; `content` and `tool_calls` repeat the texts and calls
-    among these.
+    A message with files has `parts`, and `content` repeats the texts among these. One that is the answer of a model has
+    `answer`, and `parts`; `content` and `tool_calls` repeat the texts and calls among these.
     """
 
     id: str
