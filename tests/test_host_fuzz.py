@@ -19,6 +19,7 @@ from actors.model import How
 from actors.plugin.spawning import Exit, Process
 from supervisor.agent import Agent
 from supervisor.hosts import channel as channel_module
+from supervisor.hosts import peer as peer_module
 from supervisor.hosts.channel import PIECE_BYTES, UNSENT_MAX_BYTES
 from supervisor.hosts.frames import CANCEL_REQUEST
 from supervisor.hosts.peer import REQUESTS_MAX
@@ -27,6 +28,9 @@ from tests.process_kit import until
 
 LINE_MAX = 20_000
 """The limit on a line here, so that one that is too long is quickly made."""
+
+REQUESTS_BYTES = 30_000
+"""The limit on the lines of open requests, likewise."""
 
 Op = tuple[Any, ...]
 
@@ -58,6 +62,7 @@ OPS: st.SearchStrategy[Op] = st.one_of(
     st.tuples(st.just("whole_answer"), st.integers(1, 2), st.integers(0, 3)),
     st.tuples(st.just("flood"), st.integers(10, 300)),
     st.tuples(st.just("questions"), st.integers(10, 3_000)),
+    st.tuples(st.just("stuffed"), st.integers(1, 6)),
     st.tuples(st.just("bytes"), st.binary(max_size=60)),
     st.tuples(st.just("cut_off"), st.integers(0, 40)),
     st.tuples(st.just("deep"), st.integers(1, 9_000)),
@@ -212,6 +217,10 @@ class Hostile:
         self.executions += [Execution(call, self.run.token) for call in calls[self.executed :]]
         self.executed = len(calls)
 
+    def op_stuffed(self, count: int) -> None:
+        for number in itertools.islice(self.numbers, count):
+            self.send(id=number, method="spawn", params={"fence": self.run.fence, "argv": ["x"], "stdin": "A" * 10_000})
+
     def op_read(self) -> None:
         self.tree.host.sock.setblocking(False)
         with contextlib.suppress(BlockingIOError, ConnectionResetError):
@@ -232,6 +241,7 @@ class Hostile:
                 # What was read in one piece is answered.
                 assert peer.channel.unsent_bytes <= 2 * UNSENT_MAX_BYTES + PIECE_BYTES * 4
                 assert len(peer._open) <= REQUESTS_MAX
+                assert peer._open_bytes == sum(peer._open.values()) <= REQUESTS_BYTES
                 assert len(peer._asked) <= 1 + len(self.executions)
 
         self.hosts.loop.call(look)
@@ -270,6 +280,7 @@ class Hostile:
 def hosts() -> Iterator[Hosting]:
     patch = pytest.MonkeyPatch()
     patch.setattr(channel_module, "LINE_MAX_BYTES", LINE_MAX)
+    patch.setattr(peer_module, "REQUESTS_MAX_BYTES", REQUESTS_BYTES)
     with hosting(Agent(name=NAME, command=("the", "host"), spares=1)) as made:
         yield made
     patch.undo()

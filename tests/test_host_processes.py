@@ -57,6 +57,28 @@ def error_of(frame: dict[str, Any], number: int) -> dict[str, Any]:
     return error
 
 
+def test_l14_requests_that_are_too_long_together_are_refused_and_the_others_stay_open(
+    hosts: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.hosts.peer.REQUESTS_MAX_BYTES", 200_000)
+    tree, run, _ = hosts.running()
+    typed = base64.b64encode(bytes(60_000)).decode()
+    first, _ = (ask(tree, run, stdin=typed) for _ in range(2))
+    refused = ask(tree, run, stdin=typed)
+    error = error_of(tree.host.next(), refused)
+    assert error["code"] == Code.REFUSED
+    assert "bytes together" in error["data"]["expected"]
+    assert error["data"]["remedy"]
+    # What is short has room all the time, and what is long has again once another one is answered.
+    short = ask(tree, run)
+    settle(run.trees.next(2)._started, 78)
+    assert tree.host.next()["id"] == short
+    settle(run.trees.next(0)._started, 77)
+    assert tree.host.next()["id"] == first
+    ask(tree, run, stdin=typed)
+    run.trees.next(3)
+
+
 # ── Started, and exited ───────────────────────────────────────────────────────────────────────────
 
 

@@ -431,6 +431,7 @@ class WireLimits(Struct, frozen=True, kw_only=True):
     text_bytes: Annotated[Count, Meta(description="Of the text of one `emit`, from a host that can `credit`.")]
     arguments_bytes: Annotated[Count, Meta(description="Of the arguments of one `call`, as JSON.")]
     requests: Annotated[Count, Meta(description="Requests of the host that may be open at once.")]
+    requests_bytes: Annotated[Count, Meta(description="Of the lines of those requests together.")]
 
 
 class Welcome(Result, frozen=True, kw_only=True):

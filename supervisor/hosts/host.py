@@ -28,7 +28,7 @@ from actors.text import cut, one_line, visible
 from supervisor.hosts import frames, lines
 from supervisor.hosts.frames import FROM_HOST, PROTOCOLS
 from supervisor.hosts.lines import LINE_MAX_BYTES, Code, NotAFrame, Notification, Request
-from supervisor.hosts.peer import REQUESTS_MAX, Peer
+from supervisor.hosts.peer import REQUESTS_MAX, REQUESTS_MAX_BYTES, Peer
 from supervisor.hosts.processes import ProcessRequest, run_fence
 from supervisor.hosts.run import OfRun, OfRunAlone
 
@@ -305,7 +305,12 @@ class Host:
             self.broke_protocol("it said hello twice")
             return
         if self._peer.crowded:
-            data = {"code": "too_many", "expected": f"at most {REQUESTS_MAX} requests that are open", "got": "one more"}
+            data = {
+                "code": "too_many",
+                "expected": f"at most {REQUESTS_MAX} requests that are open, of {REQUESTS_MAX_BYTES} bytes together",
+                "got": f"one more, of {request.size} bytes",
+                "remedy": "wait until some of them are answered",
+            }
             self._refuse(request, Code.REFUSED, "too many requests are open", data)
             return
         try:
@@ -500,6 +505,7 @@ def _welcome(protocol: int) -> frames.Welcome:
         text_bytes=frames.TEXT_MAX_BYTES,
         arguments_bytes=1_048_576,
         requests=REQUESTS_MAX,
+        requests_bytes=REQUESTS_MAX_BYTES,
     )
     return frames.Welcome(protocol=protocol, limits=limits, can=METHODS)
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 REQUESTS_MAX: Final = 128
 """How many requests of a host may be open. A run may have 64 calls open."""
 
+REQUESTS_MAX_BYTES: Final = 33_554_432
+"""How long the lines of its open requests may be together: what they bring is kept until they are answered."""
+
 Answered = Callable[[Answer], None]
 
 
@@ -68,13 +71,15 @@ class Peer:
         self._owner = owner
         self._numbers = itertools.count(1)
         self._asked: dict[int, Answered] = {}
-        self._open: set[int] = set()
+        # By id: how long its line is.
+        self._open: dict[int, int] = {}
+        self._open_bytes = 0
         self._urgent: Unsent | None = None
 
     @property
     def crowded(self) -> bool:
-        """True if more requests of the host are open than may be: the last one is to be refused."""
-        return len(self._open) > REQUESTS_MAX
+        """True if more requests of the host are open than may be, or longer ones: the last one is to be refused."""
+        return len(self._open) > REQUESTS_MAX or self._open_bytes > REQUESTS_MAX_BYTES
 
     # ── To the host ───────────────────────────────────────────────────────────────────────────────
 
@@ -114,8 +119,9 @@ class Peer:
         self._answered(number, lines.refusal(number, code, message, data))
 
     def _answered(self, number: int, line: bytes) -> None:
-        if number in self._open:
-            self._open.remove(number)
+        size = self._open.pop(number, None)
+        if size is not None:
+            self._open_bytes -= size
             self._owner.first()
             self.channel.send(line, is_answer=True)
 
@@ -124,6 +130,7 @@ class Peer:
         self.channel.close()
         self._asked.clear()
         self._open.clear()
+        self._open_bytes = 0
 
     # ── From the host: see `channel.Receiver` ─────────────────────────────────────────────────────
 
@@ -148,7 +155,8 @@ class Peer:
         elif frame.id in self._open:
             self._break(f"it used the id {frame.id}, of a request that is open, for another: {lines.excerpt(line)}")
         else:
-            self._open.add(frame.id)
+            self._open[frame.id] = frame.size
+            self._open_bytes += frame.size
             self._owner.requested(frame)
 
     def _take_answer(self, answer: Answer) -> None:
