@@ -194,8 +194,8 @@ async def do_long(turn: Any, rest: str) -> None:
     """Write a line that never ends."""
 
     def write() -> None:
+        # It blocks: without that the runtime, which reads the same socket, would take it for lost.
         raw = channel()
-        raw.settimeout(20)
         with contextlib.suppress(OSError):
             while True:
                 raw.sendall(b"x" * 65_536)
