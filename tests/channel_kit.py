@@ -8,7 +8,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -123,6 +123,15 @@ class OtherEnd:
     def send(self, **frame: Any) -> None:
         """Send a frame."""
         self.write(json.dumps({"jsonrpc": "2.0", **frame}).encode() + b"\n")
+
+    def request_with(self, fds: Sequence[int], method: str, *, first: int | None = None, **params: Any) -> int:
+        """Send a request, and descriptors with its first byte. `first`: how much of it is sent along."""
+        self._numbers += 1
+        frame = {"jsonrpc": "2.0", "id": self._numbers, "method": method, "params": params}
+        data = json.dumps(frame).encode() + b"\n"
+        socket.send_fds(self.sock, [data[:first]], list(fds))
+        self.write(data[first:] if first is not None else b"")
+        return self._numbers
 
     def request(self, method: str, **params: Any) -> int:
         """Send a request; returns its id."""

@@ -13,7 +13,7 @@ import pytest
 from supervisor import Agent
 from supervisor.daemon.settings import Source
 from tests.kit import Kit, kit, say, settled
-from tests.pipe_kit import server
+from tests.pipe_points import server
 from tests.test_hosts import ended, none_left, receipt_of, texts
 
 __all__ = ["kit"]

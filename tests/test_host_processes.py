@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import functools
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -332,6 +334,95 @@ def test_l14_a_host_that_reads_no_news_is_not_read_either(hosts: Hosting) -> Non
     run.cancel()
     tree.die(1)
     run.end()
+
+
+# ── Pipes ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def ends_of(count: int) -> tuple[list[int], list[int]]:
+    """Pipes: the ends to read, and those to write."""
+    pairs = [os.pipe() for _ in range(count)]
+    return [read for read, _ in pairs], [write for _, write in pairs]
+
+
+def at_end(reads: list[int]) -> bool:
+    """Wait until no writer is left of any, and close them."""
+    for read in reads:
+        os.set_blocking(read, False)
+        until(functools.partial(_ended, read), "the other end is closed")
+        os.close(read)
+    return True
+
+
+def _ended(read: int) -> bool:
+    try:
+        return os.read(read, 10) == b""
+    except BlockingIOError:
+        return False
+
+
+@pytest.mark.parametrize("first", [None, 1, 20])
+def test_pipes_come_with_the_frame_in_the_order_of_the_streams(hosts: Hosting, first: int | None) -> None:
+    tree, run, _ = hosts.running()
+    reads, writes = ends_of(2)
+    pipes = {"stderr": "follow", "stdout": "pipe"}
+    tree.host.request_with(writes, "spawn", first=first, fence=run.fence, argv=["make"], pipes=pipes)
+    for fd in writes:
+        os.close(fd)
+    run.trees.next()
+    ((spec, _, _),) = run.trees.asked
+    assert spec.streams == pipes
+    assert spec.ends is not None
+    taken = spec.ends.take()
+    assert taken is not None
+    assert list(taken) == ["stdout", "stderr"]
+    for stream, read in zip(taken, reads, strict=True):
+        assert not os.get_inheritable(taken[stream])
+        os.write(taken[stream], stream.encode())
+        os.close(taken[stream])
+        assert os.read(read, 100) == stream.encode()
+    assert at_end(reads)
+
+
+@pytest.mark.parametrize("sent", [0, 1, 3])
+def test_as_many_have_to_come_as_are_named_and_none_stays_open(hosts: Hosting, sent: int) -> None:
+    tree, run, _ = hosts.running()
+    reads, writes = ends_of(sent)
+    pipes = {"stdout": "pipe", "stderr": "pipe"}
+    number = tree.host.request_with(writes, "spawn", fence=run.fence, argv=["make"], pipes=pipes)
+    for fd in writes:
+        os.close(fd)
+    error = error_of(tree.host.next(), number)
+    assert error["code"] == Code.REFUSED
+    assert error["data"]["expected"].startswith("2 descriptors")
+    assert at_end(reads)
+
+
+def test_what_comes_with_other_frames_is_closed(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    reads, writes = ends_of(4)
+    # Of a run that is over, invalid, no spawn, without a name.
+    tree.host.request_with(writes[:1], "spawn", fence="s:99:", argv=["make"], pipes={"stdout": "pipe"})
+    assert "error" in tree.host.next()
+    tree.host.request_with(writes[1:2], "spawn", fence=run.fence, argv=[], pipes={"stdout": "pipe"})
+    assert "error" in tree.host.next()
+    tree.host.request_with(writes[2:3], "steering", fence=run.fence)
+    tree.host.request_with(writes[3:], "spawn", fence=run.fence, argv=["make"])
+    run.trees.next()
+    for fd in writes:
+        os.close(fd)
+    assert at_end(reads)
+
+
+def test_a_look_at_processes_is_answered_behind_the_cancel_that_was_before_it(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    number = tree.host.request("process.look", fence=run.fence)
+    assert tree.host.next() == {"jsonrpc": "2.0", "id": number, "result": {}}
+    run.cancel()
+    number = tree.host.request("process.look", fence=run.fence)
+    assert tree.host.next()["method"] == CANCEL_REQUEST
+    assert error_of(tree.host.next(), number)["code"] == Code.CANCELLED
+    assert run.refused() == {}
 
 
 # ── Of a call that is executed here ───────────────────────────────────────────────────────────────

@@ -309,3 +309,78 @@ def test_the_end_of_a_call_ends_the_waits_of_its_tool_and_the_run_continues(tmp_
         assert host.answered(execute)["error"]["code"] == -32800
         host.answer(call, call="c1", outcome="interrupted", content="late", is_error=True, data=None)
         assert host.answered(number)["result"]["value"] == "interrupted"
+
+
+PIPED = """
+    {kind} agent(turn):
+        process = {wait}turn.spawn(["make"], stdin="pipe", stdout="pipe", stderr="follow")
+        try:
+            {use}
+        except BaseException as error:
+            said = [type(error).__name__, turn.cancelled_by is not None]
+            if turn.cancelled_by is not None:
+                raise
+            return said
+        return "at its end"
+"""
+USES = pytest.mark.parametrize(
+    ("use", "end"),
+    [
+        ("assert not {wait}process.stdout.read()", "at its end"),
+        ("assert not {wait}process.stderr.readline()", "at its end"),
+        ('{wait}process.stdin.write(b"x")', ["BrokenPipeError", False]),
+    ],
+)
+
+
+@KINDS
+@USES
+def test_pipes_go_along_with_the_frame_and_their_end_is_the_end(
+    tmp_path: Path, python: str, kind: str, wait: str, use: str, end: Any
+) -> None:
+    code = PIPED.format(kind=kind, wait=wait, use=use.format(wait=wait))
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        number = host.run()
+        # The descriptors are closed here.
+        frame = host.take("spawn")
+        assert frame["params"]["pipes"] == {"stdin": "pipe", "stdout": "pipe", "stderr": "follow"}
+        assert frame["params"]["stdin"] is None
+        started(host, frame)
+        look = host.take("process.look")
+        assert look["params"] == {"fence": "s:1:"}
+        host.answer(look)
+        assert host.answered(number)["result"]["value"] == end
+
+
+@KINDS
+@USES
+def test_the_end_of_a_pipe_is_a_cancel_if_one_was_before_it(
+    tmp_path: Path, kind: str, wait: str, use: str, end: Any
+) -> None:
+    del end
+    code = PIPED.format(kind=kind, wait=wait, use=use.format(wait=wait))
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        started(host, host.take("spawn"))
+        look = host.take("process.look")
+        host.cancel(number)
+        data = {"provenance": WHY}
+        host.send(id=look["id"], error={"code": -32800, "message": "cancelled", "data": data})
+        assert host.answered(number)["error"]["code"] == -32800
+
+
+@pytest.mark.parametrize("wrong", ['stdout="both"', "stderr=None", 'stdin="text"'])
+def test_what_is_no_pipe_is_refused(tmp_path: Path, wrong: str) -> None:
+    code = f"""
+        from countermand import Invalid
+        def agent(turn):
+            try:
+                turn.spawn(["make"], {wrong})
+            except Invalid as error:
+                return "invalid"
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        assert host.answered(host.run())["result"]["value"] == "invalid"

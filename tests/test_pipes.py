@@ -26,7 +26,8 @@ from actors.plugin.registration import tool
 from actors.plugin.spawning import AsyncSpawn, Spawn, _Door
 from supervisor.containment.processes import copies
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
-from tests.pipe_kit import FULL, PLAIN_POINTS, POINTS, answer, descriptors, no_more_than, request, server
+from tests.pipe_kit import descriptors, no_more_than
+from tests.pipe_points import FULL, PLAIN_POINTS, POINTS, answer, request, server
 
 WHO = ["agent", "tool"]
 

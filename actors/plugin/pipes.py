@@ -6,8 +6,9 @@ and so does a writer whose command does not read. A wait blocks no loop, and on 
 
 An end is non-blocking. Each read or write is tried, and if it has to wait, then for the descriptor and for a future
 that the cancel of the run or of the call fails. The token is looked at before each try, so nothing is read or written
-after a cancel. An end that is closed while it is waited for stays open until the wait has ended: its number cannot
-become that of another file meanwhile.
+after a cancel. A cancel also ends the command, and its pipes may end before the cancel is known here: so the end of a
+pipe is believed only after another look (`Door.ended`). An end that is closed while it is waited for stays open until
+the wait has ended: its number cannot become that of another file meanwhile.
 
 The end of output is the kernel's: no process has the other end open any more. A process outside of the tree could keep
 it open, so the end of the tree is the end of a pipe too (`Pipes.tree_ended`), behind what is in it by then.
@@ -48,6 +49,12 @@ class Door(Protocol):
 
     def look(self) -> None:
         """Raise RunCancelled after a cancel."""
+
+    def ended(self) -> None:
+        """Raise RunCancelled if a cancel was before the end of a pipe that was just seen, and may be why. May wait."""
+
+    async def ended_async(self) -> None:
+        """As `ended`, in async code."""
 
     def future(self) -> Future[Any]:
         """Return a future that a cancel fails."""
@@ -181,6 +188,21 @@ class _Wake:
         os.close(self.fd)
 
 
+class _Closing:
+    """A cancel closes pipes: where code finds one closed, it gets the cancel."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Raise RunCancelled in place of the error of a closed pipe, if there was a cancel."""
+        if isinstance(error, ValueError):
+            self._door.look()
+
+
 def _settle(future: Future[Any]) -> None:
     try:
         future.set_result(None)
@@ -256,7 +278,7 @@ class _Source:
 
     def wait(self, take: Callable[[], T | None]) -> T:
         """Read until `take` returns something. Plain code."""
-        with self.door.plain():
+        with self.door.plain(), _Closing(self.door):
             while True:
                 self.door.look()
                 taken = take()
@@ -265,21 +287,29 @@ class _Source:
                 with self.end as fd:
                     if not self.fill(fd):
                         self.end.wait(fd, self.door, writable=False)
+                if self.at_end:
+                    self.door.ended()
 
     async def wait_async(self, take: Callable[[], T | None]) -> T:
         """As `wait`, in async code."""
         async with self.door.aio():
-            while True:
+            with _Closing(self.door):
+                return await self._taken(take)
+
+    async def _taken(self, take: Callable[[], T | None]) -> T:
+        while True:
+            self.door.look()
+            taken = take()
+            if taken is not None:
+                return taken
+            with self.end as fd:
+                # A command that prints without a pause must not keep the loop from others.
+                await asyncio.sleep(0)
                 self.door.look()
-                taken = take()
-                if taken is not None:
-                    return taken
-                with self.end as fd:
-                    # A command that prints without a pause must not keep the loop from others.
-                    await asyncio.sleep(0)
-                    self.door.look()
-                    if not self.fill(fd):
-                        await self.end.wait_async(fd, self.door, writable=False)
+                if not self.fill(fd):
+                    await self.end.wait_async(fd, self.door, writable=False)
+            if self.at_end:
+                await self.door.ended_async()
 
 
 class OutputFile(io.BufferedIOBase):
@@ -403,14 +433,14 @@ class AsyncOutput:
 # ── Writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _try_to_write(fd: int, data: memoryview) -> int:
-    """Write once; returns how much of it, 0 if the pipe is full. Raises BrokenPipeError."""
+def _try_to_write(end: End, fd: int, data: memoryview) -> int | None:
+    """Write once; returns how much of it, 0 if the pipe is full, None if nobody reads it any more."""
     try:
-        return os.write(fd, data[:READ_BYTES])
+        return None if end.over else os.write(fd, data[:READ_BYTES])
     except BlockingIOError:
         return 0
     except BrokenPipeError:
-        raise _broken() from None
+        return None
 
 
 def _broken() -> BrokenPipeError:
@@ -445,15 +475,16 @@ class InputFile(io.BufferedIOBase):
             raise ValueError("this pipe is closed")
         left = memoryview(data).cast("B")
         size = len(left)
-        with self._door.plain(), self._turn:
+        with self._door.plain(), self._turn, _Closing(self._door):
             while left:
                 self._door.look()
-                if self._end.over:
-                    raise _broken()
                 with self._end as fd:
-                    written = _try_to_write(fd, left)
-                    if not written:
+                    written = _try_to_write(self._end, fd, left)
+                    if written == 0:
                         self._end.wait(fd, self._door, writable=True)
+                if written is None:
+                    self._door.ended()
+                    raise _broken()
                 left = left[written:]
         return size
 
@@ -491,15 +522,20 @@ class AsyncInput:
         async with self._door.aio():
             self._door.look()
             async with self._turn:
-                while left:
-                    self._door.look()
-                    if self._end.over:
-                        raise _broken()
-                    with self._end as fd:
-                        written = _try_to_write(fd, left)
-                        if not written:
-                            await self._end.wait_async(fd, self._door, writable=True)
-                    left = left[written:]
+                with _Closing(self._door):
+                    await self._write(left)
+
+    async def _write(self, left: memoryview) -> None:
+        while left:
+            self._door.look()
+            with self._end as fd:
+                written = _try_to_write(self._end, fd, left)
+                if written == 0:
+                    await self._end.wait_async(fd, self._door, writable=True)
+            if written is None:
+                await self._door.ended_async()
+                raise _broken()
+            left = left[written:]
 
     def close(self) -> None:
         """Close it: the command reads to the end of its input. May be called again, also after a cancel."""
@@ -577,7 +613,7 @@ class Pipes:
         for stream, end in self.ends.items():
             if stream not in self._followed:
                 end.tree_ended()
-            if self._over or stream == "stdin":
+            if self._over:
                 end.close()
 
     def close(self) -> None:

@@ -71,6 +71,12 @@ class _Door:
     def look(self) -> None:
         self._pending.token.raise_if_cancelled()
 
+    def ended(self) -> None:
+        self.look()
+
+    async def ended_async(self) -> None:
+        self.look()
+
     def future(self) -> Future[Any]:
         return self._pending.future()
 
@@ -400,6 +406,10 @@ class Spawn:
         self._lock = threading.RLock()
         self._piped: WeakSet[Pipes] = WeakSet()
 
+    def raise_if_cancelled(self) -> None:
+        """Raise RunCancelled if the code that this was given to was cancelled."""
+        self._pending.token.raise_if_cancelled()
+
     def over(self) -> None:
         """The code that this was given to has ended, and its pipes with it."""
         with self._lock:
@@ -470,6 +480,9 @@ class Spawn:
             lambda: self._give_up(process),
             pipes,
         )
+        ends = spec.ends
+        if ends is not None:
+            process._started.add_done_callback(lambda started: ends.close() if started.exception() else None)
         self._request(spec, owner, process)
         return process
 

@@ -5,10 +5,10 @@ readable one piece is read, and the whole lines in it are handed over in their o
 another by one piece. What cannot be written is kept and written once the socket takes it. Nothing waits for a host that
 does not read.
 
-Bounds. Unread: the beginning of a line of at most LINE_MAX_BYTES, and one piece; while the receiver has paused
-the channel nothing is read, so the host waits in its own write. Unsent: frames that the receiver sends by itself
-(`run`, `execute`, `credit`, a cancel), and answers. A host that does not read its answers is not read either while
-more than UNSENT_MAX_BYTES of them wait, so it cannot ask for more.
+Bounds. Unread: the beginning of a line of at most LINE_MAX_BYTES, one piece, and the descriptors of one frame; while
+the receiver has paused the channel nothing is read, so the host waits in its own write. Unsent: frames that the
+receiver sends by itself (`run`, `execute`, `credit`, a cancel), and answers. A host that does not read its answers is
+not read either while more than UNSENT_MAX_BYTES of them wait, so it cannot ask for more.
 
 A cancel goes to the front, behind only a frame that was begun and the `run` that it ends: a Stop does not wait
 behind frames that a slow host has not read (rule W3).
@@ -23,6 +23,8 @@ from collections import deque
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
+from actors.plugin.pipes import STREAMS, Theirs
+from supervisor.containment.guard.packets import INT_BYTES, descriptors_in
 from supervisor.hosts.lines import LINE_MAX_BYTES
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ PIECE_BYTES: Final = 65_536
 
 UNSENT_MAX_BYTES: Final = 1_048_576
 """While more than this of answers is unsent, the host is not read."""
+
+ROOM: Final = socket.CMSG_SPACE(len(STREAMS) * INT_BYTES)
+"""For the descriptors of one frame; the kernel closes more than that. A piece has those of one frame."""
 
 MUCH_BYTES: Final = 4_096
 """A piece of this size is worth a wake-up."""
@@ -86,6 +91,7 @@ class Channel:
         self._writer: socket.socket | None = None
         self._receiver = receiver
         self._unread = bytearray()
+        self._given = Theirs({})
         self._searched = 0
         self._paused = False
         self._handing = False
@@ -134,6 +140,11 @@ class Channel:
         """Begin to read."""
         self._rewatch()
 
+    def take_descriptors(self) -> Theirs:
+        """Return the descriptors that came last, if they were not taken: with the line that is handed over."""
+        given, self._given = self._given, Theirs({})
+        return given
+
     def pause(self) -> None:
         """Hand no line over until `resume`, and read nothing."""
         self._paused = True
@@ -159,6 +170,7 @@ class Channel:
         self._sock.close()
         self._sock = None
         self._unread.clear()
+        self._given.close()
         self._unsent.clear()
         self._begun = self._answers_bytes = 0
 
@@ -179,12 +191,16 @@ class Channel:
     def _readable(self) -> None:
         assert self._sock is not None, "a closed socket is not watched"
         try:
-            piece = self._sock.recv(PIECE_BYTES)
+            piece, ancillary, _, _ = self._sock.recvmsg(PIECE_BYTES, ROOM, socket.MSG_CMSG_CLOEXEC)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             # The host has closed its end while something from here was unread.
-            piece = b""
+            piece, ancillary = b"", []
+        if ancillary:
+            self._given.close()
+            given = descriptors_in(ancillary)
+            self._given = Theirs({str(place): fd for place, fd in enumerate(given)})
         if piece:
             self._unread += piece
         else:

@@ -284,6 +284,13 @@ class SpawnProcess(Params, frozen=True, kw_only=True):
     pty: Annotated[bool, Meta(description="It has a terminal.")] = False
     pty_size: Annotated[tuple[int, int], Meta(description="Columns and rows of that.")] = (80, 24)
     stdin: Annotated[bytes | None, Meta(description="Its input; what fits into the line. Null: an empty one.")] = None
+    pipes: Annotated[
+        dict[Literal["stdin", "stdout", "stderr"], Literal["pipe", "follow"]],
+        Meta(
+            description="Streams whose other end came with this frame, in the order stdin, stdout, stderr. `pipe`: it "
+            "is the command's. `follow`: the output is logged, and copied there."
+        ),
+    ] = field(default_factory=dict)
 
 
 class WaitForProcess(Params, frozen=True, kw_only=True):
@@ -291,6 +298,16 @@ class WaitForProcess(Params, frozen=True, kw_only=True):
 
     fence: Fence
     process: Annotated[str, Meta(description="The id of the tree.")]
+
+
+class LookAtProcesses(Params, frozen=True, kw_only=True):
+    """Ask for the cancel of the run, or of a call that this host executes. It is answered at once.
+
+    Without an error: neither was cancelled by then. A Stop ends the processes of a run too, and so a pipe to one may
+    end before the cancel of the run is read.
+    """
+
+    fence: Fence
 
 
 class KillProcess(Params, frozen=True, kw_only=True):
@@ -515,6 +532,7 @@ FROM_HOST: Final = (
     Method("guard.done", GuardDone, None),
     Method("spawn", SpawnProcess, Spawned),
     Method("process.wait", WaitForProcess, ProcessExit),
+    Method("process.look", LookAtProcesses, Empty),
     Method("process.kill", KillProcess, Empty),
     Method("process.hand_over", HandOverProcess, Empty),
     Method(CANCEL_REQUEST, GiveUp, None),

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from actors.model import Json
+from actors.plugin.pipes import Theirs
 from actors.text import one_line, storable_json
 
 LINE_MAX_BYTES: Final = 8 * 1024 * 1024
@@ -89,12 +90,13 @@ def refusal(number: int | None, code: Code, message: str, data: Json = None) -> 
 
 
 class Request(NamedTuple):
-    """The other side asks; `size` is the length of the line in bytes."""
+    """The other side asks; `size` is the length of the line in bytes. `given`: descriptors that came with it."""
 
     id: int
     method: str
     params: bytes
     size: int
+    given: Theirs | None = None
 
 
 class Notification(NamedTuple):

@@ -157,6 +157,8 @@ class Peer:
         else:
             self._open[frame.id] = frame.size
             self._open_bytes += frame.size
+            if frame.method == "spawn":
+                frame = frame._replace(given=self.channel.take_descriptors())
             self._owner.requested(frame)
 
     def _take_answer(self, answer: Answer) -> None:

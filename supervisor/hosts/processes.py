@@ -14,6 +14,7 @@ Everything is on the thread of all channels. Handles are settled on other thread
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from actors.errors import CountermandError, Invalid, RunCancelled
-from actors.plugin.spawning import Exit, Process, Spawn, checked
+from actors.plugin.pipes import STREAMS, Theirs
+from actors.plugin.spawning import LOG, Exit, Process, Spawn, checked
 from actors.text import storable
 from supervisor.hosts import frames
 from supervisor.hosts.calls import refuse
@@ -43,7 +45,9 @@ KILLS_MAX: Final = 8
 LATE: Final = {frames.SpawnProcess: "spawn", frames.KillProcess: "kill", frames.HandOverProcess: "hand_over"}
 """The receipt's names for late requests. A late wait has no effect, and is not counted."""
 
-ProcessRequest = frames.SpawnProcess | frames.WaitForProcess | frames.KillProcess | frames.HandOverProcess
+ProcessRequest = (
+    frames.SpawnProcess | frames.WaitForProcess | frames.LookAtProcesses | frames.KillProcess | frames.HandOverProcess
+)
 
 
 def run_fence(fence: str) -> str:
@@ -95,6 +99,8 @@ class HostProcesses:
                     self._spawn(request, params)
                 case frames.WaitForProcess():
                     self._wait(request, self._known(params))
+                case frames.LookAtProcesses():
+                    self._look(request, params.fence)
                 case frames.KillProcess():
                     self._kill(request, self._known(params), params.grace_s)
                 case frames.HandOverProcess():
@@ -120,8 +126,7 @@ class HostProcesses:
     # ── Starting ──────────────────────────────────────────────────────────────────────────────────
 
     def _spawn(self, request: Request, params: frames.SpawnProcess) -> None:
-        self._turn.token.raise_if_cancelled()
-        spawn = self._turn.spawn if params.fence == self._turn.address.fence else self._spawn_of(params.fence)
+        spawn = self._spawn_for(params.fence)
         if spawn is None:
             self._peer.refuse(request.id, Code.STALE, "the call has ended")
             return
@@ -132,10 +137,21 @@ class HostProcesses:
             params.name,
             params.pty,
             params.pty_size,
-            params.stdin,
+            params.pipes.get("stdin", params.stdin),
+            params.pipes.get("stdout", LOG),
+            params.pipes.get("stderr", LOG),
         )
+        if request.given is not None and not params.pipes:
+            request.given.close()
+        if params.pipes:
+            spec = structs.replace(spec, ends=_ends(params, request))
         process = self._asked[request.id] = spawn.begin(spec, params.owner)
         self._when_done(process._started, lambda started: self._started(request, params, process, started))
+
+    def _spawn_for(self, fence: str) -> Spawn | None:
+        """Return the Spawn of the run, or of a call that the host executes; None: that has ended."""
+        self._turn.token.raise_if_cancelled()
+        return self._turn.spawn if fence == self._turn.address.fence else self._spawn_of(fence)
 
     def _started(self, request: Request, params: frames.SpawnProcess, process: Process, started: Future[int]) -> None:
         token, error = self._turn.token, started.exception()
@@ -190,6 +206,14 @@ class HostProcesses:
             )
         return process
 
+    def _look(self, request: Request, fence: str) -> None:
+        spawn = self._spawn_for(fence)
+        if spawn is None:
+            self._peer.refuse(request.id, Code.STALE, "the call has ended")
+            return
+        spawn.raise_if_cancelled()
+        self._peer.answer(request.id, frames.Empty())
+
     def _wait(self, request: Request, process: Process) -> None:
         self._waits[request.id] = request
         self._when_done(process._exited, lambda exited: self._waited(request, exited))
@@ -243,6 +267,24 @@ class HostProcesses:
 
     def _when_done(self, future: Future[Exit] | Future[int] | Future[None], then: Callable[..., None]) -> None:
         future.add_done_callback(lambda done: self._around.post(lambda: then(done)))
+
+
+def _ends(params: frames.SpawnProcess, request: Request) -> Theirs:
+    """Return the ends of pipes that came with a request."""
+    streams = [stream for stream in STREAMS if stream in params.pipes]
+    given = (request.given and request.given.take()) or {}
+    ends = Theirs(dict(zip(streams, given.values(), strict=False)))
+    if len(given) != len(streams):
+        for fd in [*given.values()][len(streams) :]:
+            os.close(fd)
+        ends.close()
+        raise Invalid(
+            "the pipes of a command did not come",
+            expected=f"{len(streams)} descriptors with the first byte of the frame, for {', '.join(streams)}",
+            got=f"{len(given)}",
+            remedy="send them with SCM_RIGHTS",
+        )
+    return ends
 
 
 def _exit(done: Exit) -> frames.ProcessExit:

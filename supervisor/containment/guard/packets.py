@@ -27,9 +27,14 @@ def receive(sock: socket.socket, most_bytes: int, *, to_the_end: bool = True) ->
         if not to_the_end:
             raise
         data, ancillary, _, _ = sock.recvmsg(most_bytes, room, socket.MSG_CMSG_CLOEXEC)
+    return data, descriptors_in(ancillary)
+
+
+def descriptors_in(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    """Return the descriptors that came with a message."""
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             whole = range(0, len(payload) - INT_BYTES + 1, INT_BYTES)
             fds += [int.from_bytes(payload[at : at + INT_BYTES], sys.byteorder) for at in whole]
-    return data, fds
+    return fds

@@ -10,6 +10,7 @@ The map, from the outside in:
     tools.py         the user's tools, which are executed here
     schema.py        the types of their parameters, as JSON schema and as conversion
     spawning.py      processes that the daemon starts for the agent or a tool
+    pipes.py         the pipes to them
     run.py call.py   a run, and a call that its agent asks for
     thread.py        the messages of a run
     rendering.py     those messages, and tools, as providers want them
@@ -20,6 +21,7 @@ The map, from the outside in:
     token.py         cancel tokens, and the cancellation of async code
     wire.py          frames over the socket
     daemon_log.py    the daemon's own log
+    shared.py        files that the daemon's process has too
     plain.py         foreign objects to plain JSON
     values.py errors.py   the values and errors that an agent gets
 

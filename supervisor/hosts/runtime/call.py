@@ -55,6 +55,8 @@ class Call:
         self.show: Callable[[Any], Any] | None = None
         self.hide: Callable[[ToolResult], ToolResult] = lambda result: result
         self.execute_id: int | None = None
+        # What is done when its function has ended.
+        self.at_end: tuple[Callable[[], object], ...] = ()
         self.value: Any = UNSET
         self.error: BaseException | None = None
 
@@ -154,5 +156,7 @@ class Call:
 
     def _answering(self) -> int | None:
         """Return the id of the `execute` to answer: once, whichever thread comes first."""
+        for end in self.at_end:
+            end()
         number = self.execute_id
         return number if number is not None and self.run.host.executing.pop(number, None) is not None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import typing
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -75,6 +76,14 @@ class Run:
         """Return a future that the run's cancel fails with RunCancelled."""
         made: Future[Any] = Future()
         self.watch(made)
+        return made
+
+    def future_of(self, token: CancelToken) -> Future[Any]:
+        """Return a future that the run's cancel fails, and that of this token, of a call."""
+        made = self.future()
+        if token is not self.token:
+            forget = token._add_waker(lambda: fail(made, RunCancelled(typing.cast("Provenance", token.provenance))))
+            made.add_done_callback(lambda _: forget())
         return made
 
     def watch(self, future: Future[Any]) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
+import threading
 import typing
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -14,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union
 from .credit import fail, settle
 from .errors import Invalid, Refused, RunCancelled
 from .main_thread import PlainDoor
+from .pipes import AsyncInput, AsyncOutput, Door, End, InputFile, OutputFile, Pipes
 from .token import AsyncDoor, CancelToken, waker
 from .values import ToolResult, made
 from .wire import CANCELLED, RAISED, STALE, WireError, line
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from .run import Run
 
 T = TypeVar("T")
+F = TypeVar("F")
+LOG, FOLLOW, PIPE = "log", "follow", "pipe"
 Wanted = Union["Future[T]", Callable[[], "Future[T]"]]
 
 
@@ -30,7 +36,8 @@ class Exit:
     """How a command exited.
 
     `status`: its exit status, negative for a signal. `output`, `total_bytes`: the last 64 KiB of its output, and the
-    size of all of it. `spool`: the path of a file with the exact bytes, where there is one.
+    size of all of it, without what went into a pipe of the code's own (``stdout="pipe"``). `spool`: the path of a file
+    with the exact bytes, where there is one.
     """
 
     status: int
@@ -48,13 +55,15 @@ class Exit:
 class Tree:
     """One process tree, as the wire knows it. `fence`: of the run, or of the call, that has started it."""
 
-    def __init__(self, run: Run, token: CancelToken, fence: str, given: Mapping[str, Any]) -> None:
+    def __init__(self, run: Run, token: CancelToken, fence: str, given: Mapping[str, Any], pipes: Pipes) -> None:
         self.run = run
+        self._pipes = pipes
+        self._files: dict[str, Any] = {}
         self.token = token
         self.fence = fence
         self.id: str = given["process"]
         self.pid: int = given["pid"]
-        self.exited: Future[Exit] = _watched(run, token)
+        self.exited: Future[Exit] = run.future_of(token)
 
     def heard(self, news: Mapping[str, Any]) -> None:
         """Take news of it; on the wire thread."""
@@ -68,6 +77,21 @@ class Tree:
         if not self.run.token.cancelled:
             params = {"fence": self.fence, "process": self.id, "grace_s": max(0.0, float(grace_s))}
             self.run.host.wire.ask("process.kill", params, lambda *_: None)
+
+    def file(self, stream: str, kind: Callable[[End, Door], F]) -> F:
+        """Return its pipe of a stream, the same one to all who ask."""
+        end = self._pipes.ends.get(stream)
+        if end is None:
+            how = repr(PIPE) if stream == "stdin" else f"{FOLLOW!r} or {PIPE!r}"
+            raise Invalid(
+                f"there is no pipe to {stream} of this command",
+                expected=f"a command that was spawned with {stream}={how}",
+                got=f"a command without a pipe to {stream}",
+                remedy=f"pass {stream}={how} to spawn",
+            )
+        if stream not in self._files:
+            self._files[stream] = kind(end, Door(self.run, self.token, self.fence))
+        return typing.cast("F", self._files[stream])
 
     def hand_over(self) -> Future[Any]:
         """Have the daemon hand it over to the session; returns the future of its word."""
@@ -90,6 +114,21 @@ class Process:
     def pid(self) -> int | None:
         """The pid of the command."""
         return self._tree.pid
+
+    @property
+    def stdin(self) -> InputFile:
+        """Its input, where it was spawned with ``stdin="pipe"``: a binary file. Raises Invalid elsewhere."""
+        return self._tree.file("stdin", InputFile)
+
+    @property
+    def stdout(self) -> OutputFile:
+        """Its output, where it was spawned with ``stdout="follow"`` or ``"pipe"``: a binary file. Raises Invalid."""
+        return self._tree.file("stdout", OutputFile)
+
+    @property
+    def stderr(self) -> OutputFile:
+        """As `stdout`."""
+        return self._tree.file("stderr", OutputFile)
 
     def wait(self, timeout: float | None = None) -> Exit:
         """Block until the command has exited.
@@ -127,6 +166,21 @@ class AsyncProcess:
         """The pid of the command."""
         return self._tree.pid
 
+    @property
+    def stdin(self) -> AsyncInput:
+        """Its input, where it was spawned with ``stdin="pipe"``. Raises Invalid elsewhere."""
+        return self._tree.file("stdin", AsyncInput)
+
+    @property
+    def stdout(self) -> AsyncOutput:
+        """Its output, where it was spawned with ``stdout="follow"`` or ``"pipe"``. Raises Invalid elsewhere."""
+        return self._tree.file("stdout", AsyncOutput)
+
+    @property
+    def stderr(self) -> AsyncOutput:
+        """As `stdout`."""
+        return self._tree.file("stderr", AsyncOutput)
+
     async def wait(self, timeout: float | None = None) -> Exit:
         """Wait until the command has exited; see `Process.wait`."""
         return await _wait_async(self._tree.run, self._tree.token, self._tree.exited, timeout)
@@ -147,22 +201,58 @@ class _Asks:
         self._run = run
         self._token = token
         self._fence = fence
+        # Reentrant: the garbage collector may run code that spawns.
+        self._lock = threading.RLock()
+        self._piped: weakref.WeakSet[Pipes] = weakref.WeakSet()
 
-    def _ask(self, argv: object, stdin: object, params: dict[str, Any]) -> tuple[int, Future[Tree]]:
+    def over(self) -> None:
+        """The code that this was given to has ended, and its pipes with it."""
+        with self._lock:
+            left = list(self._piped)
+        for pipes in left:
+            pipes.over()
+
+    def _ask(
+        self, argv: object, stdin: object, stdout: object, stderr: object, params: dict[str, Any]
+    ) -> tuple[int, Future[Tree]]:
         """Ask for a process; returns the number of the request, and the future of its tree.
 
-        The tree is known to the run before it has any news.
+        The tree is known to the run before it has any news. Pipes are opened here: the other ends go along.
         """
         run, token, fence = self._run, self._token, self._fence
-        typed = None if stdin is None else base64.b64encode(_bytes(stdin)).decode()
+        streams = _streams(stdin, stdout, stderr)
+        typed = None if stdin is None or stdin == PIPE else base64.b64encode(_bytes(stdin)).decode()
         params = {**params, "fence": fence, "argv": _words(argv), "stdin": typed}
+        if streams:
+            params["pipes"] = streams
+        pipes = Pipes(streams)
 
         def started(given: Mapping[str, Any]) -> Tree:
-            tree = Tree(run, token, fence, given)
+            tree = Tree(run, token, fence, given, pipes)
             run.trees[tree.id] = tree
             return tree
 
-        return _request(run, token, "spawn", params, started)
+        theirs = pipes.theirs.take() or {}
+        try:
+            number, reply = _request(run, token, "spawn", params, started, tuple(theirs.values()))
+        except BaseException:
+            pipes.close()
+            raise
+        finally:
+            for fd in theirs.values():
+                os.close(fd)
+        if streams:
+            with self._lock:
+                self._piped.add(pipes)
+            forget = token._add_waker(pipes.over)
+
+            def closed(done: Future[Tree]) -> None:
+                if done.exception() is not None:
+                    forget()
+                    pipes.close()
+
+            reply.add_done_callback(closed)
+        return number, reply
 
     def _give_up(self, number: int) -> None:
         """Have the daemon end what nobody gets the handle of. At the end of the run it does so by itself."""
@@ -183,7 +273,9 @@ class Spawn(_Asks):
         owner: str = "run",
         pty: bool = False,
         pty_size: tuple[int, int] = (80, 24),
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
+        stdout: str = LOG,
+        stderr: str = LOG,
     ) -> Process:
         """Run a command in a process tree of its own, below a warden, and not below this process.
 
@@ -195,7 +287,10 @@ class Spawn(_Asks):
             owner: ``run``: it dies with the run, however that ends. ``session``: it lives on until the session ends it.
             pty: gives it a terminal.
             pty_size: columns and rows of that.
-            stdin: its input: a few MiB.
+            stdin: its input, a few MiB; ``pipe``: you write it (`Process.stdin`).
+            stdout: ``log``: it is logged as events. ``follow``: the same, and you read it too (`Process.stdout`).
+                ``pipe``: it is yours alone, and nothing of it is logged.
+            stderr: the same.
 
         Raises:
             RunCancelled: it was cancelled before this returned; what was started by then ends with the run.
@@ -205,7 +300,7 @@ class Spawn(_Asks):
             Refused: a part of an earlier run could not be ended, and nothing begins beside it.
         """
         more = _more(cwd, env, name, owner, pty, pty_size)
-        return Process(_wait(self._run, self._token, lambda: self._ask(argv, stdin, more)[1], None))
+        return Process(_wait(self._run, self._token, lambda: self._ask(argv, stdin, stdout, stderr, more)[1], None))
 
 
 class AsyncSpawn(_Asks):
@@ -221,7 +316,9 @@ class AsyncSpawn(_Asks):
         owner: str = "run",
         pty: bool = False,
         pty_size: tuple[int, int] = (80, 24),
-        stdin: bytes | None = None,
+        stdin: bytes | str | None = None,
+        stdout: str = LOG,
+        stderr: str = LOG,
     ) -> AsyncProcess:
         """Run a command; see `Spawn.__call__`.
 
@@ -231,7 +328,7 @@ class AsyncSpawn(_Asks):
         numbers: list[int] = []
 
         def ask() -> Future[Tree]:
-            number, reply = self._ask(argv, stdin, more)
+            number, reply = self._ask(argv, stdin, stdout, stderr, more)
             numbers.append(number)
             return reply
 
@@ -246,25 +343,16 @@ class AsyncSpawn(_Asks):
 # ── Asking and waiting ────────────────────────────────────────────────────────────────────────────
 
 
-def _watched(run: Run, token: CancelToken) -> Future[Any]:
-    """Return a future that the cancel of the run fails, and that of the call."""
-    future = run.future()
-    if token is not run.token:
-        forget = token._add_waker(lambda: fail(future, _cancelled(token)))
-        future.add_done_callback(lambda _: forget())
-    return future
-
-
-def _cancelled(token: CancelToken) -> RunCancelled:
-    assert token.provenance is not None, "it is cancelled"
-    return RunCancelled(token.provenance)
-
-
 def _request(
-    run: Run, token: CancelToken, method: str, params: dict[str, Any], take: Any = None
+    run: Run,
+    token: CancelToken,
+    method: str,
+    params: dict[str, Any],
+    take: Any = None,
+    descriptors: Sequence[int] = (),
 ) -> tuple[int, Future[Any]]:
-    """Send a request; returns its number and the future of its answer."""
-    reply = _watched(run, token)
+    """Send a request, and copies of the descriptors; returns its number and the future of its answer."""
+    reply = run.future_of(token)
 
     def taken(result: Any, error: WireError | None) -> None:
         if error is None:
@@ -275,11 +363,10 @@ def _request(
 
     number = run.host.wire.number(taken)
     try:
-        frame = line(id=number, method=method, params=params)
+        run.host.wire.write(line(id=number, method=method, params=params), descriptors)
     except BaseException:
         run.host.wire.unask(number)
         raise
-    run.host.wire.write(frame)
     return number, reply
 
 
@@ -359,6 +446,17 @@ def _more(cwd: Any, env: Any, name: Any, owner: Any, pty: bool, pty_size: Any) -
     }
 
 
+def _streams(stdin: object, stdout: object, stderr: object) -> dict[str, str]:
+    """Return what each stream is that is not as usual. The daemon checks the rest."""
+    streams = {"stdin": PIPE} if stdin == PIPE else {}
+    for name, how in (("stdout", stdout), ("stderr", stderr)):
+        if how not in (LOG, FOLLOW, PIPE):
+            raise _invalid(name, f"{LOG!r}, {FOLLOW!r} or {PIPE!r}", repr(how)[:100])
+        if how != LOG:
+            streams[name] = str(how)
+    return streams
+
+
 def _words(argv: object) -> list[str]:
     if isinstance(argv, (str, bytes)) or not isinstance(argv, Sequence):
         raise _invalid("argv", "a sequence of texts; for a shell ['sh', '-c', script]", type(argv).__name__)
@@ -376,7 +474,7 @@ def _text(parameter: str, value: object) -> str:
 
 def _bytes(value: object) -> bytes:
     if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise _invalid("stdin", "bytes, or None", type(value).__name__)
+        raise _invalid("stdin", f"bytes, {PIPE!r}, or None", type(value).__name__)
     return bytes(value)
 
 

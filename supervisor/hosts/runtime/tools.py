@@ -207,12 +207,14 @@ class Tool:
     def execute(self, arguments: Mapping[str, Any], call: Call) -> Any:
         """Execute a call; an async tool of a plain agent has a loop of its own."""
         call.token._gate = Gate(call.run, call.token, call.fence)
+        plain, aio = Spawn(call.run, call.token, call.fence), AsyncSpawn(call.run, call.token, call.fence)
+        call.at_end = (plain.over, aio.over)
         given: dict[str, Any] = {
             "fence": call.fence,
             "CancelToken": call.token,
             "AsyncCancelToken": call.token.aio,
-            "Spawn": Spawn(call.run, call.token, call.fence),
-            "AsyncSpawn": AsyncSpawn(call.run, call.token, call.fence),
+            "Spawn": plain,
+            "AsyncSpawn": aio,
         }
         extra = {name: given[kind] for name, kind in self._given.items()}
         value = self.function(**self._converted(arguments), **extra)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import array
+import errno
 import itertools
 import json
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Optional
 
 from .errors import CountermandError, Invalid
@@ -90,12 +92,20 @@ class Wire:
         error = {"code": code, "message": message}
         self.write(line(id=number, error=error if data is None else {**error, "data": data}))
 
-    def write(self, data: bytes) -> None:
-        """Write one line. Waits while the daemon reads nothing."""
+    def write(self, data: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Write one line, and copies of descriptors with its first byte. Waits while the daemon reads nothing.
+
+        Raises OSError if more descriptors are on their way than this user may send.
+        """
         with self._lock:
             try:
+                if descriptors:
+                    rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))
+                    data = data[self._sock.sendmsg([data], [rights]) :]
                 self._sock.sendall(data)
-            except OSError:
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    raise
                 # The daemon is gone, or this is a forked child.
                 os._exit(EXIT_LOST)
 

@@ -1,0 +1,96 @@
+"""Pipes to a process in real hosts: the same as in the daemon's process, from agents and from their tools."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from actors.model import Mode
+from supervisor.containment.guard import procfs
+from tests.kit import Kit, check_rest, log, say, stop, until
+from tests.pipe_kit import descriptors, no_more_than
+from tests.pipe_points import POINTS
+from tests.test_hosts import ended, hosted, none_left, receipt_of, session_of
+
+TOOLS = ["piping_agents:async_tool", "piping_agents:plain_tool"]
+KIND = pytest.mark.parametrize("kind", ["agent", "plain"])
+WHO = pytest.mark.parametrize("who", ["agent", "tool"])
+TALKED = [[], 0, "one\n", "two\n", True, "", True]
+
+
+@KIND
+@WHO
+def test_code_in_a_host_talks_with_its_processes(kit: Kit, tmp_path: Path, kind: str, who: str) -> None:
+    session = session_of(kit, hosted(kit, f"piping_agents:{kind}", tools=TOOLS))
+    before = descriptors()
+    run_id = say(session, f"talk {who} {tmp_path / 'notes'}")
+    run = ended(session, run_id)
+    assert run.result == TALKED, run
+    # What is followed is logged, and nothing else.
+    printed = [event.data["text"] for event in log(session) if event.kind in ("tool.output", "run.output")]
+    assert "".join(printed) == "one\ntwo\n"
+    none_left(kit, receipt_of(session, run_id))
+    check_rest(session)
+    no_more_than(before)
+
+
+@KIND
+@WHO
+@pytest.mark.parametrize("point", [point.__name__ for point in POINTS])
+def test_a_stop_is_raised_once_and_everything_is_ended(
+    kit: Kit, tmp_path: Path, point: str, kind: str, who: str
+) -> None:
+    notes = tmp_path / "notes"
+    session = session_of(kit, hosted(kit, f"piping_agents:{kind}", tools=TOOLS), grace_s=5.0)
+    before = descriptors()
+    run_id = say(session, f"{point} {who} {notes}")
+    until(lambda: notes.exists() and "at\n" in notes.read_text(), "its code is there")
+    stop(session)
+    receipt = receipt_of(session, run_id)
+    none_left(kit, receipt)
+    assert ended(session, run_id).status == "cancelled"
+    name = "CancelledError" if kind == "agent" else "RunCancelled"
+    # A tool of an agent in plain code is plain code on a thread of its own; the agent gets it too, and notes nothing.
+    assert notes.read_text().split("\n")[1:] == [f"{name} user.test", f"and {name}", ""]
+    check_rest(session)
+    no_more_than(before)
+
+
+@KIND
+@pytest.mark.parametrize("point", [point.__name__ for point in POINTS])
+def test_a_stop_that_kills_at_once_leaves_nothing_either(kit: Kit, tmp_path: Path, point: str, kind: str) -> None:
+    notes = tmp_path / "notes"
+    session = session_of(kit, hosted(kit, f"piping_agents:{kind}", tools=TOOLS))
+    before = descriptors()
+    run_id = say(session, f"{point} agent {notes}")
+    until(notes.exists, "its code is there")
+    stop(session, mode=Mode.IMMEDIATE)
+    none_left(kit, receipt_of(session, run_id))
+    check_rest(session)
+    no_more_than(before)
+
+
+def test_a_host_that_is_kept_has_no_more_pipes_after_each_run(kit: Kit, tmp_path: Path) -> None:
+    session = session_of(kit, hosted(kit, "piping_agents:counting", tools=TOOLS, keep="session"))
+    counts = [ended(session, say(session, f"talk agent {tmp_path / 'notes'}")).result for _ in range(3)]
+    assert isinstance(counts[0], int)
+    assert counts == [counts[0]] * 3
+    stop(session)
+    until(lambda: not kit.alive(), "its host ends")
+
+
+def test_the_host_dies_while_it_reads_and_the_command_ends_with_the_run(kit: Kit, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    session = session_of(kit, hosted(kit, "piping_agents:agent", tools=TOOLS))
+    before = descriptors()
+    run_id = say(session, f"following agent {notes}")
+    until(notes.exists, "its code is there")
+    (host,) = [pid for pid in kit.alive() if "countermand_host" in " ".join(procfs.command_line(pid))]
+    os.kill(host, signal.SIGKILL)
+    assert ended(session, run_id).status == "failed"
+    none_left(kit, receipt_of(session, run_id))
+    check_rest(session)
+    no_more_than(before)
