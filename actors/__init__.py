@@ -80,6 +80,7 @@ from actors.model import (
 )
 from actors.parts import AnswerInfo, BlockPart, CallPart, MediaPart, TextPart
 from actors.plugin.answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
+from actors.plugin.emitting import AsyncEmit, Emit
 from actors.plugin.offering import offer_anthropic, offer_openai, offer_responses
 from actors.plugin.registration import Tool, tool
 from actors.plugin.rendering import render_anthropic, render_openai, render_responses
@@ -114,6 +115,7 @@ __all__ = [
     "Answered",
     "Asking",
     "AsyncCancelToken",
+    "AsyncEmit",
     "AsyncModelAnswer",
     "AsyncModelCall",
     "AsyncProcess",
@@ -128,6 +130,7 @@ __all__ = [
     "Delete",
     "Deleted",
     "Effect",
+    "Emit",
     "Event",
     "EventKind",
     "Exit",

@@ -193,12 +193,13 @@ class AnswerLeftData(Data, frozen=True, kw_only=True):
 
 
 class TextData(Data, frozen=True, kw_only=True):
-    """The agent emitted a piece of text."""
+    """The agent, or a tool that it has called, emitted a piece of text."""
 
     event_kind: ClassVar[EventKind] = EventKind.TEXT
 
     text: Annotated[str, Meta(description="The text; it goes on where the piece before it ended.")]
     answer: OfAnswer = None
+    call: Annotated[str | None, Meta(description="The call whose tool said it. Left out: the agent itself did.")] = None
 
 
 class BlockData(Data, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from actors import AsyncCancelToken, CancelToken, Secret, Spawn, ToolResult, tool
+from actors import AsyncCancelToken, AsyncEmit, CancelToken, Emit, Secret, Spawn, ToolResult, tool
 from actors.model import Outcome
 
 PARENT = os.getpid()
@@ -119,3 +119,21 @@ def keeps(password: Annotated[str, Secret]) -> str:
     if password == "raise-it":
         raise ValueError(f"no {password}")
     return f"it is {password}"
+
+
+@tool(isolation="process")
+def speaks(emit: Emit) -> str:
+    """Say something, and show progress."""
+    emit("a ")
+    emit.progress(step=1)
+    emit("b ")
+    return "said"
+
+
+@tool(isolation="process")
+async def speaks_async(emit: AsyncEmit) -> str:
+    """Say something, and show progress."""
+    await emit("a ")
+    await emit.progress(step=1)
+    await emit("b ")
+    return "said"

@@ -20,6 +20,7 @@ from actors.hierarchy.session import SessionActor
 from actors.kernel.log_context import about
 from actors.messages import ExecutionEnded
 from actors.model import Address, How
+from actors.plugin.emitting import Emit
 from actors.plugin.execution import (
     ERROR_MAX_BYTES,
     Executed,
@@ -293,7 +294,8 @@ def test_nothing_is_attributed_to_a_call_that_was_shut_before_its_first_line(kin
         token = CancelToken(lambda callback: callback())
         spawn = Spawn(lambda *_: None, Pending(token), lambda *_: None, lambda *_: None)
         function = Tool(as_async, isolation="task") if kind == "async" else Tool(as_plain, isolation="thread")
-        made = body(function, {}, ADDRESS.of_call("c"), cell, token, spawn, lambda: None, MAX, within)()
+        emit = Emit(lambda *_: None, "c", Pending(token), MAX, lambda _: None)
+        made = body(function, {}, ADDRESS.of_call("c"), cell, token, spawn, emit, lambda: None, MAX, within)()
         done: Executed = asyncio.run(made) if asyncio.iscoroutine(made) else made
         return done
 

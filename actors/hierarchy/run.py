@@ -74,6 +74,7 @@ from actors.messages import (
     StrayEnded,
     StrayFound,
     ToolResult,
+    ToolSaid,
     TreeTaken,
 )
 from actors.model import Address, How, Message, Owner, Provenance
@@ -174,6 +175,7 @@ class RunActor(Actor):
                 | SaidTogether()
                 | AnswerLeft()
                 | SaveRequested()
+                | ToolSaid()
                 | HandOffRequested()
                 | LateRefused()
                 | CallStarted()
@@ -308,8 +310,7 @@ class RunActor(Actor):
         if request.reply is not None:
             self._replies[call_id] = request.reply
         self._requests[call_id] = request
-        # The reply, the context and the secrets are not passed on.
-        self.tell_parent(structs.replace(request, reply=None, context=None, secrets=NOTHING))
+        self.tell_parent(structs.replace(request, reply=None, context=None, secrets=NOTHING, heard=None))
 
     def _permit(self, permit: Permit) -> None:
         self._no_longer_waits(permit.call_id)
@@ -323,7 +324,8 @@ class RunActor(Actor):
         # Also after a halt: the cells of the run's calls were closed before it, so the call reports that it did not
         # start.
         arguments = request.secrets.restored(request.arguments)
-        self.start_child(ToolActor, self._ports, tool, arguments, permit, address, request.context, key=permit.call_id)
+        more = (tool, arguments, permit, address, request.context, request.heard)
+        self.start_child(ToolActor, self._ports, *more, key=permit.call_id)
 
     def _permit_waits(self, waits: PermitWaiting) -> None:
         self._waiting.add(waits.call_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from contextvars import Context
 from typing import Any
 
@@ -16,8 +17,10 @@ from loguru import logger
 from pykka import ActorDeadError, ActorRef
 from pykka._envelope import Envelope
 
+from actors.errors import RunCancelled
+from actors.events import ProgressData, TextData
 from actors.gate.cell import CellState
-from actors.gate.pending import Pending
+from actors.gate.pending import Pending, fail
 from actors.hierarchy.spawns import Spawns
 from actors.hierarchy.tool_host import ToolHost, done_of
 from actors.kernel.actor import Actor, tell
@@ -45,10 +48,12 @@ from actors.messages import (
     SpawnPermit,
     SpawnRefused,
     SpawnRequested,
+    ToolSaid,
     TreeTaken,
 )
 from actors.model import Address, Isolation, Provenance
 from actors.plugin import execution
+from actors.plugin.emitting import Emit
 from actors.plugin.foreign import Foreign, Made
 from actors.plugin.registration import Tool
 from actors.ports import Ports, Timer
@@ -64,6 +69,7 @@ class ToolActor(Actor):
         permit: the cell, the token and the deadline.
         address: the call's.
         context: the context variables that the tool's code gets.
+        heard: called with each text that the tool has said.
         key: the call's id.
     """
 
@@ -75,6 +81,7 @@ class ToolActor(Actor):
         permit: Permit,
         address: Address,
         context: Context | None = None,
+        heard: Callable[[TextData], None] | None = None,
         *,
         key: str,
         parent: ActorRef[Any],
@@ -87,11 +94,13 @@ class ToolActor(Actor):
         self._permit = permit
         self._address = address
         self._context = context
+        self._heard = heard or (lambda _: None)
         self._executing = False
         self._spawns = Spawns(self, ports, address, f"the tool {tool.name}", permit.token)
         self._host: ToolHost | None = None
         if isinstance(tool, Tool) and tool.isolation is Isolation.PROCESS:
-            self._host = ToolHost(self, ports, address, tool, arguments, permit, self._spawns.spawn)
+            emit = self._emit(Pending(permit.token))
+            self._host = ToolHost(self, ports, address, tool, arguments, permit, self._spawns.spawn, emit)
         self._timer: Timer | None = None
         self._recancel: Timer | None = None
 
@@ -138,13 +147,15 @@ class ToolActor(Actor):
                 lambda finish: begin(lambda value: finish(done_of(value))),
                 started,
             )
+        pending = Pending(permit.token)
         return execution.body(
             tool,
             self._arguments,
             self._address,
             permit.cell,
             permit.token,
-            self._spawns.spawn(Pending(permit.token)),
+            self._spawns.spawn(pending),
+            self._emit(pending),
             started,
             settings.content_max_bytes,
             functools.partial(self._ports.strays.within, self._address, tool.isolation, permit.token),
@@ -163,7 +174,7 @@ class ToolActor(Actor):
                 self._spawn_decided(message)
             case HostGraceOver() if self._host is not None:
                 self._host.grace_over(executing=self._executing)
-            case HandOverRequested():
+            case HandOverRequested() | ToolSaid():
                 self.tell_parent(message)
             case TreeTaken():
                 self._spawns.taken(message)
@@ -191,6 +202,23 @@ class ToolActor(Actor):
                 self._child_down(message)
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
+
+    def _emit(self, pending: Pending) -> Emit:
+        """Return what the tool says something by."""
+        return Emit(self._say, self.key, pending, self._ports.settings.content_max_bytes, self._heard)
+
+    def _say(self, data: TextData | ProgressData, told: Future[None]) -> None:
+        """Send what the tool says; on its thread. It comes behind the report that the call has started."""
+        said = ToolSaid(self._address, data, told)
+        try:
+            self.actor_ref.tell(said)
+        except ActorDeadError:
+            self._unsaid(said)
+
+    def _unsaid(self, said: ToolSaid) -> None:
+        """A thread of the tool that outlived its call says something: refuse it."""
+        over = Provenance(source="run.ended", reason="the call is closed", initiated_at=self._ports.clock.wall())
+        fail(said.told, RunCancelled(over))
 
     # ── The execution ─────────────────────────────────────────────────────────────────────────────
 
@@ -299,6 +327,8 @@ class ToolActor(Actor):
         message = envelope.message
         if isinstance(message, SpawnRequested | HandOverRequested):
             self._spawns.undelivered(message)
+        elif isinstance(message, ToolSaid):
+            self._unsaid(message)
         else:
             super().on_undelivered(envelope)
 

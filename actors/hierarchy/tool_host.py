@@ -13,12 +13,15 @@ proves that.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 from pykka import ActorDeadError
 
 from actors.errors import RunCancelled
+from actors.events import ProgressData, TextData
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.hierarchy.run_host import RunHost
@@ -30,10 +33,13 @@ from actors.messages import (
     ProcessKilled,
     ProcessNews,
     ProcessReport,
+    Said,
+    SaidTogether,
     SpawnPermit,
     SpawnRequested,
 )
 from actors.model import Address, How, JsonObject, Message, Provenance, Role
+from actors.plugin.emitting import Emit
 from actors.plugin.execution import AgentDone
 from actors.plugin.registration import Tool, host_of
 from actors.plugin.spawning import Spawn
@@ -53,6 +59,7 @@ class ToolHost:
         arguments: its arguments.
         permit: of the call.
         spawn: makes what spawns processes for the call.
+        emit: says something for the call.
     """
 
     def __init__(
@@ -64,6 +71,7 @@ class ToolHost:
         arguments: JsonObject,
         permit: Permit,
         spawn: Callable[[Pending], Spawn],
+        emit: Emit,
     ) -> None:
         self.id: str | None = None
         self.open = False
@@ -74,6 +82,7 @@ class ToolHost:
         self._arguments = arguments
         self._permit = permit
         self._spawn = spawn
+        self._emit = emit
         self._tree = RunHost(owner, ports, address)
         self._halted = False
         # Set until the call is sent to its host, or is not to be sent any more.
@@ -110,13 +119,14 @@ class ToolHost:
         self._hosts.run(permit.process_id, self._core(), (), finish)
 
     def _core(self) -> TurnCore:
-        """Return the turn of the call: it has the arguments for a message, and says nothing."""
+        """Return the turn of the call: it has the arguments for a message, and says what the tool says."""
         settings, address = self._ports.settings, self._address
+        credit = Credit(settings.credit_events, settings.credit_bytes)
         core = TurnCore(
-            lambda _: None,
+            lambda message: self._said(message, credit),
             address,
             self._permit.token,
-            Credit(settings.credit_events, settings.credit_bytes),
+            credit,
             Thread(),
             (),
             lambda: self._ports.ids.new("call"),
@@ -128,6 +138,21 @@ class ToolHost:
         said = msgspec.json.encode({"arguments": self._arguments, "max_bytes": settings.content_max_bytes}).decode()
         core.steered((Message("arguments", Role.USER, said, address.generation, address.run, origin="tool"),))
         return core
+
+    def _said(self, message: object, credit: Credit) -> None:
+        """Pass on what the tool has said in its process, and give its credit back when that is on record."""
+        together = message.said if isinstance(message, SaidTogether) else (message,)
+        for said in together:
+            if not isinstance(said, Said):
+                continue
+            if isinstance(said.data, TextData):
+                told = self._emit.begin(TextData(text=said.data.text, call=self._address.call))
+            elif isinstance(said.data, ProgressData):
+                told = self._emit.begin(said.data)
+            else:
+                credit.give(said.size)
+                continue
+            told.add_done_callback(functools.partial(_give_back, credit, said.size))
 
     def refused(self, error: BaseException) -> None:
         """It is not given to the call, for this reason."""
@@ -202,6 +227,10 @@ class ToolHost:
         if self.open and key == self.id:
             self._ports.processes.adopt(self.id, self._owner.actor_ref)
             self._ports.processes.kill(self.id, self._ports.settings.grace_s)
+
+
+def _give_back(credit: Credit, size: int, _: Future[None]) -> None:
+    credit.give(size)
 
 
 def done_of(value: object) -> AgentDone:

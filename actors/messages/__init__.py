@@ -47,6 +47,7 @@ from actors.messages.reports import (
     SteeringRequested,
     StrayEnded,
     StrayFound,
+    ToolSaid,
 )
 from actors.messages.result import ToolResult
 from actors.messages.run import (
@@ -179,6 +180,7 @@ __all__ = [
     "StrayFound",
     "TimerFired",
     "ToolResult",
+    "ToolSaid",
     "TreeTaken",
     "TreesDeadline",
     "TryStore",

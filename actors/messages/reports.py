@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import field
 
-from actors.events import Emitted
+from actors.events import Emitted, ProgressData, TextData
 from actors.messages.lanes import Report
 from actors.messages.process import ProcessKilled, ProcessNews
 from actors.messages.result import ToolResult
@@ -39,6 +39,14 @@ class SaidTogether(Report, frozen=True):
     said: tuple[Said, ...]
 
 
+class ToolSaid(Report, frozen=True):
+    """The tool of a call says a text, or shows progress, and waits on `told`. It took no credit."""
+
+    address: Address
+    data: TextData | ProgressData
+    told: Future[None]
+
+
 class LateRefused(Report, frozen=True):
     """Counts, by kind, of what a host still said and asked after the end of its run; refused where it came in."""
 
@@ -58,6 +66,7 @@ class CallRequested(Report, frozen=True):
     provider_id, where: what the model calls the call, and which side executes it; for the log.
     answer: the answer of a model that it is a part of: it starts when that has ended.
     question: what it asks a person before it goes on.
+    heard: called with each text that its tool says; the run does not pass it on.
     """
 
     address: Address
@@ -73,6 +82,7 @@ class CallRequested(Report, frozen=True):
     where: Where = Where.DAEMON
     answer: str | None = None
     question: Question | None = None
+    heard: Callable[[TextData], None] | None = None
 
 
 class AnswerLeft(Report, frozen=True):
@@ -252,6 +262,7 @@ class StrayEnded(Report, frozen=True):
 RunReport: TypeAlias = (
     Said
     | SaidTogether
+    | ToolSaid
     | LateRefused
     | AnswerLeft
     | CallRequested

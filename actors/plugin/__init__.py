@@ -4,7 +4,8 @@
     turn_core.py     what both do apart from waiting: calls, credit, saved state, the agent's thread
     answers.py       the answer of a model, and its calls: what `turn.answer` begins
     asking.py        questions to a person, of an agent, or whether a tool may be called
-    pieces.py        the pieces of a text, one for each event
+    pieces.py        the pieces of a text, one for each event; bounds
+    emitting.py      what a tool says while it runs
     spawning.py      `spawn`, for tools
     pipes.py         the pipes between a command and the code that has started it
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell

@@ -22,6 +22,7 @@ from actors.gate.token import CancelToken
 from actors.kernel.log_context import name_task, named
 from actors.messages import CallEnded, ExecutionEnded, RunFinished, ToolResult
 from actors.model import Address, How, Isolation, Json, JsonObject, Outcome
+from actors.plugin.emitting import AsyncEmit, Emit
 from actors.plugin.foreign import Finish, Foreign, GatedTask, check_has_run
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
@@ -59,6 +60,7 @@ def body(
     cell: Cell[ToolResult],
     token: CancelToken,
     spawn: Spawn,
+    emit: Emit,
     started: Callable[[], None],
     max_bytes: int,
     within: Callable[[Callable[[], Any]], Callable[[], Any]],
@@ -69,9 +71,10 @@ def body(
     ended before its execution has, so that execution may not report anything new to its run.
     """
     if tool.isolation is Isolation.TASK:
-        given: dict[str, Any] = {"token": token.aio, "spawn": AsyncSpawn(spawn), "fence": address.fence}
+        given: dict[str, Any] = {"token": token.aio, "spawn": AsyncSpawn(spawn), "emit": AsyncEmit(emit)}
     else:
-        given = {"token": token, "spawn": spawn, "fence": address.fence}
+        given = {"token": token, "spawn": spawn, "emit": emit}
+    given["fence"] = address.fence
     extra = {name: given[kind] for name, kind in tool.given.items()}
     _, secrets = tool.withheld(arguments)
 

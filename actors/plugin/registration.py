@@ -2,9 +2,9 @@
 
 A tool's schema comes from its typed signature. ``Annotated[str, msgspec.Meta(description=…, min_length=1)]`` describes
 and constrains a parameter; a call that does not fit is refused. The schema leaves out the parameters that the
-supervisor fills in: those annotated as `CancelToken`, `AsyncCancelToken`, `Spawn` or `AsyncSpawn`, and one named
-``fence`` (the fencing token, ``session:generation:call``). Only the tool sees the values of parameters annotated with
-`Secret`.
+supervisor fills in: those annotated as `CancelToken`, `Spawn` or `Emit`, in an async tool `AsyncCancelToken`,
+`AsyncSpawn` or `AsyncEmit`, and one named ``fence`` (the fencing token, ``session:generation:call``). Only the tool
+sees the values of parameters annotated with `Secret`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.hosts import HostedAgent
 from actors.model import JsonObject
 from actors.plugin.argument_schema import ArgumentSchema
+from actors.plugin.emitting import AsyncEmit, Emit
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from actors.ports import Isolation
 from actors.secrets import Withheld, is_secret, withheld
@@ -45,6 +46,8 @@ _GIVEN: Final[dict[object, str]] = {
     AsyncCancelToken: "token",
     Spawn: "spawn",
     AsyncSpawn: "spawn",
+    Emit: "emit",
+    AsyncEmit: "emit",
 }
 
 

@@ -19,7 +19,16 @@ import msgspec
 from pykka import ActorDeadError
 
 from actors.errors import Invalid, QueueFull, RunCancelled
-from actors.events import Emitted, EventData, MessageData, ProgressData, ToolEndedData, ToolRequestedData, TypingData
+from actors.events import (
+    Emitted,
+    EventData,
+    MessageData,
+    ProgressData,
+    TextData,
+    ToolEndedData,
+    ToolRequestedData,
+    TypingData,
+)
 from actors.gate.credit import Credit
 from actors.gate.pending import Pending
 from actors.gate.token import CancelToken
@@ -41,6 +50,7 @@ from actors.plugin.argument_schema import checked
 from actors.plugin.asking import ASK, approval_of, question_of
 from actors.plugin.execution import misfit
 from actors.plugin.foreign import Foreign, GatedTask, Made
+from actors.plugin.pieces import bounded
 from actors.plugin.registration import Tool
 from actors.plugin.spawning import Spawn
 from actors.questions import Question
@@ -253,12 +263,7 @@ class TurnCore:
 
     def _bounded(self, data: JsonObject, problem: str, remedy: str) -> tuple[JsonObject, int]:
         self.token.raise_if_cancelled()
-        data = storable_json(data)
-        size = len(_encode(data))
-        if size > self._size_max:
-            expected = f"at most {self._size_max} bytes as JSON"
-            raise Invalid(problem, expected=expected, got=f"{size} bytes", remedy=remedy)
-        return data, size
+        return bounded(data, self._size_max, problem, remedy)
 
     def request_save(self, changes: JsonObject, size: int | None) -> Future[None]:
         """Ask for changes to be saved; credit was taken before, unless the size is None.
@@ -393,6 +398,7 @@ class TurnCore:
                 call.where,
                 call.answer,
                 call.question,
+                self._heard,
             )
         )
         return call_id, reply
@@ -429,6 +435,11 @@ class TurnCore:
                 outcome, content = result.outcome, result.content
                 self._apply(ToolEndedData(call_id=call_id, outcome=outcome, content=content, is_error=result.is_error))
         return result
+
+    def _heard(self, data: TextData) -> None:
+        """Add a text that a tool of the agent's has said to the thread for the agent."""
+        with self._lock:
+            self._apply(data)
 
     def request_steering(self) -> Future[tuple[Message, ...]]:
         """Ask for the waiting messages that steer this run."""

@@ -47,6 +47,7 @@ from actors.messages import (
     SteeringRequested,
     StrayEnded,
     StrayFound,
+    ToolSaid,
 )
 from actors.model import Isolation, Provenance
 from actors.ports import Clock, Ids, Settings
@@ -131,6 +132,8 @@ class Protocol:
             case SaidTogether():
                 for said in report.said:
                     self.runs.said(said)
+            case ToolSaid():
+                self.runs.tool_said(report)
             case CallRequested():
                 self.runs.call_requested(report)
             case CallStarted():

@@ -18,11 +18,13 @@ from typing import Final
 
 import msgspec
 
+from actors.errors import RunCancelled
 from actors.events import (
     AnswerBegunData,
     AnswerEndedData,
     BlockData,
     Emitted,
+    ProgressData,
     ReceiptAmendedData,
     RunEndedData,
     RunStartedData,
@@ -30,10 +32,11 @@ from actors.events import (
     SessionBarrierForcedData,
     SessionFencedData,
     TextData,
+    TypingData,
     as_data,
 )
 from actors.gate.cell import CellState
-from actors.messages import AnswerLeft, CallRequested, ProcessRemaining, RunExpired, Said
+from actors.messages import AnswerLeft, CallRequested, ProcessRemaining, RunExpired, Said, ToolSaid
 from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo
 from actors.protocol import notes
 from actors.protocol.calls import Calls
@@ -41,7 +44,16 @@ from actors.protocol.deletion import Deletion
 from actors.protocol.run_hosts import RunHosts
 from actors.protocol.run_record import AGENT, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
-from actors.protocol.step import AdoptRun, HaltRun, OpenBarrier, ReturnCredit, ShowEphemeral, StartRun
+from actors.protocol.step import (
+    AdoptRun,
+    HaltRun,
+    OpenBarrier,
+    RefuseSave,
+    ReturnCredit,
+    SaySaved,
+    ShowEphemeral,
+    StartRun,
+)
 from actors.protocol.trees import Trees
 from actors.protocol.turns import Turns
 from actors.requests import Answer, Answered, NewMessage
@@ -190,10 +202,31 @@ class Runs:
         elif isinstance(said.data, AnswerEndedData):
             self._end_if_spent(self._calls.answer_ended(record, said.data))
         else:
-            data, at = as_data(said.data), state.clock.wall()
-            event = Event(state.seq, state.session, state.generation, record.id, kind, data, at)
-            state.step.later.append(ShowEphemeral(event))
+            self._show(said.data, record)
         state.step.later.append(ReturnCredit(said.address.run, said.size))
+
+    def tool_said(self, report: ToolSaid) -> None:
+        """A tool says a text, or shows progress, as its agent does: while its call is open, and no longer."""
+        state = self._state
+        record = state.open_run(report.address)
+        if record is None:
+            kind, at = str(report.data.event_kind), state.clock.wall()
+            state.refuse_stale(kind, report.address, as_data(report.data))
+            over = Provenance(source="run.ended", reason="the call is closed", initiated_at=at)
+            state.step.now.append(RefuseSave(report.told, RunCancelled(over)))
+            return
+        if isinstance(report.data, TextData):
+            state.event(report.data, record)
+        else:
+            self._show(report.data, record)
+        state.step.later.append(SaySaved(report.told))
+
+    def _show(self, data: ProgressData | TypingData, record: RunRecord) -> None:
+        """Show what is not stored, in its place."""
+        state = self._state
+        kind, at = data.event_kind, state.clock.wall()
+        event = Event(state.seq, state.session, state.generation, record.id, kind, as_data(data), at)
+        state.step.later.append(ShowEphemeral(event))
 
     def call_requested(self, request: CallRequested) -> None:
         """The agent asks for a call; its run ends if it has none left."""

@@ -36,6 +36,7 @@ Id = Annotated[int, Meta(ge=1, le=ID_MAX, description="Counted by the side that 
 Fence = Annotated[
     str, Meta(description="The fencing token, as the daemon gave it: of the run, or of a call. Give it back unchanged.")
 ]
+OfRunOrCall = Annotated[str, Meta(description="Of the run; or of a call that this host executes, whose tool says it.")]
 Count = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(ge=0.0)]
 
@@ -103,9 +104,9 @@ Name = Annotated[str | None, Meta(description="At most 256 characters; it is kep
 
 
 class Emit(Params, frozen=True, kw_only=True):
-    """The agent says a text. It is in the log, and in the thread, once it is durable."""
+    """The agent says a text, or a tool of the host. It is in the log, and in the thread, once it is durable."""
 
-    fence: Fence
+    fence: OfRunOrCall
     text: Annotated[str, Meta(description="At most 65,536 bytes in UTF-8, from a host that can `credit`.")]
     answer: Annotated[OpenAnswer | None, Meta(description="The open answer that it is a part of; null: of none.")] = (
         None
@@ -157,7 +158,7 @@ class LeaveAnswer(Params, frozen=True, kw_only=True):
 class Progress(Params, frozen=True, kw_only=True):
     """Show progress to those who watch; it is not stored."""
 
-    fence: Fence
+    fence: OfRunOrCall
     data: Annotated[JsonObject, Meta(description="At most 1 MiB as JSON.")]
 
 

@@ -348,7 +348,7 @@ class Host:
             self._log(params)
         elif isinstance(params, OfRun):
             run = self._run_of(params.fence)
-            if run is None and isinstance(params, frames.GuardDone):
+            if run is None and isinstance(params, frames.GuardDone | frames.Emit | frames.Progress):
                 run = self._run_of(run_fence(params.fence))
             if run is not None:
                 run.notified(params, notification)

@@ -29,7 +29,7 @@ from msgspec import UNSET, Raw
 from actors.errors import CountermandError, RunCancelled
 from actors.events import Emitted, ProgressData, TypingData
 from actors.messages import Said, SaidTogether
-from actors.model import How, JsonObject, Message
+from actors.model import Address, How, Message
 from actors.plugin.execution import AgentDone, plain
 from actors.plugin.turn_core import hand_off_to
 from actors.text import storable
@@ -233,7 +233,7 @@ class HostRun:
             case frames.Emit():
                 self._emit(params, size)
             case frames.Progress():
-                self._progress(params.data, size)
+                self._progress(params, size)
             case frames.Typing():
                 self._say(TypingData(), size)
             case frames.GiveUp():
@@ -291,17 +291,23 @@ class HostRun:
         except CountermandError as error:
             self._broke_answer("its text", error)
             return
+        address = self._address_of(params.fence)
+        if address is None:
+            self._of_no_call(data, size)
+            return
+        if address is not self._turn.address:
+            data = msgspec.structs.replace(data, call=address.call)
         if not text:
             self._account.give_back(size)
         elif self._account.counts and text_bytes <= frames.TEXT_MAX_BYTES:
-            self._account.spend(size, lambda: self._keep(Said(self._turn.address, data, size)))
+            self._account.spend(size, lambda: self._keep(Said(address, data, size)))
         elif text_bytes <= frames.TEXT_MAX_BYTES:
-            self._say(data, size)
+            self._say(data, size, address=address)
         elif self._account.counts:
             limit = frames.TEXT_MAX_BYTES
             self._around.broke_protocol(f"it emitted {text_bytes} bytes of text at once, and the limit is {limit}")
         else:
-            self._say_pieces(msgspec.structs.replace(data, text=piece) for piece in _pieces(text))
+            self._say_pieces((msgspec.structs.replace(data, text=piece) for piece in _pieces(text)), address)
 
     def _keep(self, said: Said) -> None:
         """Keep a text until those behind it in this piece were read; the host has its credit already."""
@@ -320,11 +326,23 @@ class HostRun:
             for said in texts:
                 self.late.note(str(said.data.event_kind))
 
-    def _say_pieces(self, pieces: Iterator[TextData]) -> None:
+    def _say_pieces(self, pieces: Iterator[TextData], address: Address) -> None:
         """Emit a long text, piece by piece."""
         for data in pieces:
-            if not self._say(data, len(data.text.encode()), lambda: self._say_pieces(pieces)):
+            if not self._say(data, len(data.text.encode()), lambda: self._say_pieces(pieces, address), address):
                 return
+
+    def _address_of(self, fence: str) -> Address | None:
+        """Return the address of the run, or of a call that the host executes, by its fence; None: of neither."""
+        assert self._calls is not None, "the host has the run"
+        if fence == self.fence:
+            return self._turn.address
+        return None if self._calls.token(fence) is None else self._turn.address.of_call(fence.rpartition(":")[2])
+
+    def _of_no_call(self, data: Emitted, size: int) -> None:
+        """Refuse what a tool says behind its result."""
+        self.late.note(str(data.event_kind))
+        self.give_back(size)
 
     def _answer(self, params: OfAnswer, frame: Notification) -> None:
         """Put a part of a model's answer on record."""
@@ -341,23 +359,26 @@ class HostRun:
     def _broke_answer(self, what: str, error: CountermandError) -> None:
         self._around.broke_protocol(f"{what} is refused: {error}")
 
-    def _progress(self, data: JsonObject, size: int) -> None:
+    def _progress(self, params: frames.Progress, size: int) -> None:
+        address = self._address_of(params.fence)
         try:
-            shown, _ = self._turn.shown(data)
+            shown, _ = self._turn.shown(params.data)
         except RunCancelled:
             self.late.note(str(ProgressData.event_kind))
         except CountermandError as error:
             self._around.broke_protocol(f"its progress is refused: {error}")
         else:
-            self._say(shown, size)
+            self._say(shown, size, address=address) if address is not None else self._of_no_call(shown, size)
 
-    def _say(self, data: Emitted, size: int, go_on: Callable[[], None] = lambda: None) -> bool:
+    def _say(
+        self, data: Emitted, size: int, go_on: Callable[[], None] = lambda: None, address: Address | None = None
+    ) -> bool:
         """Emit something for `size` bytes of credit. False: later, when there is credit; then `go_on` is called."""
         assert self._account is not None, "the host has the run"
 
         def say() -> None:
             try:
-                self._turn.tell(Said(self._turn.address, data, size))
+                self._turn.tell(Said(address or self._turn.address, data, size))
             except RunCancelled:
                 self.late.note(str(data.event_kind))
 

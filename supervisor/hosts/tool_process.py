@@ -7,6 +7,7 @@ one input has the arguments, and its cancel is the call's.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
@@ -26,6 +27,16 @@ from actors.text import cut
 TOOL: Final = "COUNTERMAND_TOOL"
 """The variable with the spelling of the tool, ``module:function``."""
 
+KINDS: Final = {
+    "CancelToken": "token",
+    "AsyncCancelToken": "token",
+    "Spawn": "spawn",
+    "AsyncSpawn": "spawn",
+    "Emit": "emit",
+    "AsyncEmit": "emit",
+}
+"""The classes of the runtime that name what a tool is given."""
+
 _loaded: list[Tool] = []
 
 
@@ -34,8 +45,8 @@ def prepare() -> None:
     # The stub that code imports from here is the runtime itself, and its classes are named in signatures.
     runtime: Any = sys.modules.get("countermand")
     if runtime is not None:
-        for theirs in ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn"):
-            registration._GIVEN[getattr(runtime, theirs)] = "token" if "Token" in theirs else "spawn"
+        for theirs, kind in KINDS.items():
+            registration._GIVEN[getattr(runtime, theirs)] = kind
     _loaded.append(Tool(_function(os.environ.pop(TOOL)), isolation="process"))
 
 
@@ -71,8 +82,15 @@ def _asked(turn: Any) -> tuple[dict[str, Any], int]:
 
 
 def _given(tool: Tool, turn: Any) -> Mapping[str, Any]:
-    given = {"token": turn.cancel_token, "spawn": turn.spawn, "fence": turn.address.fence}
+    given = {"token": turn.cancel_token, "spawn": turn.spawn, "emit": _emit(turn), "fence": turn.address.fence}
     return {name: given[kind] for name, kind in tool.given.items()}
+
+
+def _emit(turn: Any) -> Any:
+    """Return what the tool says by: here the run is the call, so it is what an agent says by."""
+    emit: Any = functools.partial(turn.emit)
+    emit.progress = turn.progress
+    return emit
 
 
 def _bounded(value: Any, max_bytes: int) -> dict[str, Any]:

@@ -9,6 +9,8 @@ A message is a list of words, done one after the other:
     deaf=2         a tool that awaits 2 s and ignores its token and its cancels
     guard=2        a tool that has an effect behind a guard, ignores its cancels for 2 s, and comes to another guard; a
                    task that it leaves behind comes to a third one
+    tells=3        a tool that says so many texts, each after a while, also behind its result
+    told=0.2       as ``tells=9``, under a time limit of the agent's own
     patient=9      as write, by a tool with a deadline of its own
     gate=2         a function of the agent's own that awaits 2 s, through its gate
     foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s;
@@ -65,6 +67,7 @@ from actors.errors import AgentUnavailable, NotFound, QueueFull, Refused
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.messages import ToolResult
 from actors.model import Isolation, JsonObject, Outcome
+from actors.plugin.emitting import AsyncEmit
 from actors.plugin.foreign import Foreign
 from actors.plugin.registration import Plugins, Tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
@@ -191,12 +194,12 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await _foreign(speaker, watch, float(value), guarded=name == "foreign_guard")
         case "ask":
             await asked(turn, watch, float(value) if value else None)
-        case "limit":
-            await _limited(turn, speaker, watch, float(value))
+        case "limit" | "told":
+            await _limited(turn, speaker, watch, float(value), tells=name == "told")
         case "both" | "fan":
             times = [float(value), 0.1] if name == "both" else [0.1] * int(value)
             await asyncio.gather(*(turn.call("write", seconds=seconds, of=run) for seconds in times))
-        case "many" | "crowd":
+        case "many" | "crowd" | "tells":
             await turn.call(name, number=int(value), of=run)
         case "answer" | "answer_left":
             await answered(turn, watch, speaker.say, float(value), left=name == "answer_left")
@@ -321,8 +324,13 @@ def _cancel_soon(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> N
     loop.call_soon(task.cancel)
 
 
-async def _limited(turn: AsyncTurn, speaker: Speaker, watch: Watch, seconds: float) -> None:
+async def _limited(turn: AsyncTurn, speaker: Speaker, watch: Watch, seconds: float, *, tells: bool) -> None:
     """Give a call up when a time limit is over, and go on: by then its result is in the thread (law L6)."""
+    if tells:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await turn.call("tells", number=9, of=speaker.run)
+        return
     number, speaker.limits = speaker.limits, speaker.limits + 1
     takes_s = 1.0 + number / 1e6
     try:
@@ -520,6 +528,22 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
                 await asyncio.sleep(0.1)
         return "all of them"
 
+    async def tells(number: int, emit: AsyncEmit, fence: str, of: str = "") -> str:
+        """Say texts; a task that it leaves behind says another one."""
+        assert effects is not None, "a template is never called"
+
+        async def behind() -> None:
+            await _whatever_comes(0.3)
+            await emit(f"{fence} behind")
+
+        with inside(fence):
+            await emit.progress(of=fence)
+            for count in range(number):
+                await emit(f"{fence} {count}")
+                await asyncio.sleep(0.1)
+            asyncio.ensure_future(behind()).add_done_callback(_looked_at)
+        return "told"
+
     async def crowd(number: int, spawn: AsyncSpawn, fence: str, of: str = "") -> str:
         """Start processes that run beside each other, as far as there may be so many."""
         with inside(fence):
@@ -558,7 +582,7 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, tidy, late, guard, deaf, run, patient, allowed, many, crowd, leave, serve, hand, fail]
+    return [write, tidy, late, guard, deaf, run, tells, patient, allowed, many, crowd, leave, serve, hand, fail]
 
 
 async def proc(seconds: float, of: str = "") -> str:

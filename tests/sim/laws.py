@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from actors.model import INSIDE_SOURCES, OUTSIDE_SOURCES, Event, Message
@@ -86,6 +86,7 @@ class LogLaws:
         # By run, or None for trees of the session: what was named when permits went on without it.
         self.forced: dict[str | None, set[str]] = {}
         self.said: dict[str, int] = {}
+        self.told: dict[str, int] = {}
         self.answers = ModelAnswerLaws()
         self.asking = AskingLaws()
         self.thread = Thread() if fold else None
@@ -137,6 +138,7 @@ class LogLaws:
                 assert run is not None
                 self.spoken.add(run)
                 self._said(event.data["text"], run)
+                self._told(event.data)
             case "block":
                 assert run is not None
                 self.spoken.add(run)
@@ -205,6 +207,19 @@ class LogLaws:
         assert marked[1] == run, f"{marked[1]} said {text!r}, and it is logged under {run} (L1)"
         assert int(marked[2]) == self.said.get(run, 0), f"{run} said {text!r} as its text {self.said.get(run, 0)} (L6)"
         self.said[run] = int(marked[2]) + 1
+
+    def _told(self, data: Mapping[str, Any]) -> None:
+        """What a tool says is logged while its call is open: it has begun, and has no result."""
+        call = data.get("call")
+        if call is None:
+            return
+        assert call in self.started_calls, f"the tool of {call} said {data['text']!r} before that was on record (L2)"
+        assert call not in self.outcomes, f"the tool of {call} said {data['text']!r} behind its result (L1)"
+        # The fence of a call ends with its id.
+        said, _, number = data["text"].rpartition(" ")
+        assert said.endswith(f":{call}"), f"{said} said {data['text']!r}, and it is logged under {call} (L1)"
+        assert number == str(self.told.get(call, 0)), f"{call} said {number} as its text {self.told.get(call, 0)} (L6)"
+        self.told[call] = self.told.get(call, 0) + 1
 
     def _check_generation(self, event: Event) -> None:
         if event.kind in ("session.fenced", "run.started"):

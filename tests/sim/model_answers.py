@@ -97,6 +97,8 @@ class ModelAnswerLaws:
                 self._open[answer] = event.run_id
             case "answer.ended":
                 assert self._open.pop(answer, None) == event.run_id, f"{answer} ends, and is not open (L6)"
+                # Its calls may start from here on, whatever is begun under its id again.
+                self._of_call = {call: of for call, of in self._of_call.items() if of != answer}
             case "answer.left":
                 assert self._open.pop(answer, None) == event.run_id, f"{answer} is left, and is not open (L6)"
                 self._left.add(answer)

@@ -59,6 +59,9 @@ GATED: Final = 0.2
 PROC: Final = 0.4
 """In how many schedules with hosts tools run in processes of their own."""
 
+TELLING: Final = 1 / 6
+"""In how many schedules tools say texts."""
+
 GUARDED: Final = 0.1
 """In how many schedules tools have their effects behind guards."""
 
@@ -172,6 +175,9 @@ def draw(seed: int) -> Schedule:
     proc = Random(f"proc {seed}")
     if drawn.hosting is not None and proc.random() < PROC:
         drawn = _in_messages(drawn, partial(rewriting.calling, "proc", proc))
+    telling = Random(f"telling {seed}")
+    if telling.random() < TELLING:
+        drawn = _in_messages(drawn, partial(rewriting.inserted, telling, *telling.choice(rewriting.TELLS)))
     guarded = Random(f"guarded {seed}")
     if guarded.random() < GUARDED:
         drawn = _in_messages(drawn, partial(rewriting.calling, "guard", guarded))

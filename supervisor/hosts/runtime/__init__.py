@@ -9,6 +9,7 @@ The map, from the outside in:
     attachments.py   the bytes of files, read from the daemon
     tools.py         the user's tools, which are executed here
     schema.py        the types of their parameters, as JSON schema and as conversion
+    emitting.py      what a tool says while it runs
     spawning.py      processes that the daemon starts for the agent or a tool
     pipes.py         the pipes to them
     run.py call.py   a run, and a call that its agent asks for
@@ -62,6 +63,7 @@ from typing import Any
 
 from .answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
 from .daemon_log import log
+from .emitting import AsyncEmit, Emit
 from .errors import CountermandError, Invalid, QueueFull, Refused, RunCancelled
 from .rendering import (
     offer_anthropic,
@@ -93,6 +95,7 @@ __all__ = [
     "Address",
     "AnswerInfo",
     "AsyncCancelToken",
+    "AsyncEmit",
     "AsyncModelAnswer",
     "AsyncModelCall",
     "AsyncProcess",
@@ -102,6 +105,7 @@ __all__ = [
     "CallPart",
     "CancelToken",
     "CountermandError",
+    "Emit",
     "Exit",
     "Invalid",
     "MediaPart",

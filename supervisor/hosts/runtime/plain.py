@@ -45,6 +45,20 @@ def pieces(text: object) -> list[str]:
     return [text[start : start + TEXT_MAX_CHARS] for start in range(0, len(text), TEXT_MAX_CHARS)]
 
 
+def progress(data: Mapping[str, Any]) -> Any:
+    """Return what a `progress` shows, as JSON. Raises Invalid if it is too large."""
+    made = as_json(data)
+    size = len(dumped(made).encode())
+    if size > RESULT_MAX_BYTES:
+        raise Invalid(
+            "this progress is too large",
+            expected=f"at most {RESULT_MAX_BYTES} bytes as JSON",
+            got=f"{size} bytes",
+            remedy="show less of it, or emit it as text",
+        )
+    return made
+
+
 def cut(text: str, max_bytes: int) -> str:
     """Return `text`, or its beginning with a marker that says how much was left out."""
     data = text.encode()

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from .emitting import AsyncEmit, Emit
 from .errors import Invalid
 from .guard import Gate
 from .loading import is_async
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONVERT = "take a str, a number, a list or a dict, and convert it in the tool"
-GIVEN = ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn")
+GIVEN = ("CancelToken", "AsyncCancelToken", "Spawn", "AsyncSpawn", "Emit", "AsyncEmit")
 """Names of the types of parameters that are filled in here."""
 
 MARK = "[secret]"
@@ -215,6 +216,8 @@ class Tool:
             "AsyncCancelToken": call.token.aio,
             "Spawn": plain,
             "AsyncSpawn": aio,
+            "Emit": Emit(call),
+            "AsyncEmit": AsyncEmit(call),
         }
         extra = {name: given[kind] for name, kind in self._given.items()}
         value = self.function(**self._converted(arguments), **extra)

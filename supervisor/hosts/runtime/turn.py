@@ -23,7 +23,7 @@ from .credit import settle
 from .errors import Invalid, Refused, RunCancelled
 from .guard import Gate
 from .main_thread import UNSET, PlainDoor
-from .plain import RESULT_MAX_BYTES, as_json, dumped, pieces, storable
+from .plain import as_json, pieces, progress, storable
 from .run import Run
 from .schema import seconds
 from .spawning import AsyncSpawn, Spawn
@@ -94,12 +94,7 @@ class TurnBase:
             self._run.thread.text(piece)
 
     def _progress(self, data: Mapping[str, Any]) -> Steps[None]:
-        made = as_json(data)
-        size = len(dumped(made).encode())
-        if size > RESULT_MAX_BYTES:
-            expected, remedy = f"at most {RESULT_MAX_BYTES} bytes as JSON", "show less of it, or emit it as text"
-            raise Invalid("this progress is too large", expected=expected, got=f"{size} bytes", remedy=remedy)
-        yield from self._say("progress", data=made)
+        yield from self._say("progress", data=progress(data))
 
     def _say(self, method: str, **params: Any) -> Steps[None]:
         run = self._run

@@ -11,6 +11,14 @@ from actors.protocol.runs import Runs
 from tests.sim.mutants.mutant import Edit, Mutant, mutant
 
 RUNS: Final = (
+    mutant(
+        "a tool says something behind its result",
+        "L1",
+        Runs,
+        "tool_said",
+        "record = state.open_run(report.address)",
+        "record = state.open_run(msgspec.structs.replace(report.address, call=None))",
+    ),
     # ── Runs ──
     mutant("the fence does not count", "L1", Runs, "fence", "state.generation += 1", "pass"),
     mutant(
