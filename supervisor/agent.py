@@ -6,6 +6,7 @@ In a library it is a value of `Config(agents={name: Agent(run=…)})`, in the da
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -19,6 +20,7 @@ from actors.plugin.registration import duration
 from actors.text import shown
 from actors.usage import Budget
 from supervisor.config import LIMITS, absolute, is_limits, is_number
+from supervisor.presets import COMMAND, PRESETS
 
 RUNTIME: Final = Path(__file__).parent / "hosts" / "countermand_host.py"
 """The host of a Python agent: run by the agent's own interpreter."""
@@ -32,6 +34,7 @@ RESERVED: Final = {
     "COUNTERMAND_CHANNEL": "it is the number of the host's socket",
     "COUNTERMAND_FENCE": "it marks the processes of a run",
     "COUNTERMAND_PATH": "it has the directories of the key 'path'",
+    COMMAND: "it has the program of the key 'preset'",
 }
 """Variables of a host that the daemon sets."""
 
@@ -43,12 +46,15 @@ _VARIABLE: Final = re.compile(r"[^=\0]+")
 class Agent:
     """An agent that runs in *hosts*: processes of its own, which end with their run. Times in seconds.
 
-    Either `run` or `command` is given. Paths may begin with ``~``; a relative one is meant from the directory in which
-    the supervisor was started.
+    One of `run`, `command` and `preset` is given, or `preset` with a `command` of its own. Paths may begin with ``~``;
+    a relative one is meant from the directory in which the supervisor was started.
 
     Args:
         run: a Python function of a turn, ``module:function``.
         command: a program in any language, as for exec, which speaks the protocol of hosts (docs/host-protocol.md).
+            With `preset`: the program that is meant, with its arguments.
+        preset: a program of other people's, by name: ``acp`` (any that speaks the Agent Client Protocol, which
+            `command` names), ``gemini``, ``opencode``. It is kept as by `keep`, and resumes its own session.
         python: the interpreter of `run`, such as that of a virtual environment (3.9 or later); None: the supervisor's.
         path: directories where Python finds the modules of `run` first.
         cwd: the working directory; None: that in which the supervisor was started.
@@ -60,9 +66,11 @@ class Agent:
             agent's own, which run in its host. None: all of the supervisor's.
         ask: the tools that need a person's approval, by name: the supervisor's, the agent's own, and what it gates.
         spares: how many hosts are kept ready. 0: every run starts one, and waits for it.
-        keep: ``session``: after a run that has ended by itself the host stays, for the session's next run.
+        keep: ``session``: after a run that has ended by itself the host stays, for the session's next run. None:
+            ``session`` with a preset, else ``run``. It is one of the two afterwards.
         keep_idle_s: after so long without a run such a host is ended.
-        overlap: False: a run begins only when all earlier runs of its session are proven to have ended.
+        overlap: False: a run begins only when all earlier runs of its session are proven to have ended. None: False
+            with a preset, since its runs share a session of the program's, else True. It is one of the two afterwards.
         grace_s: how long a host has to end by itself after a cancel; None: as configured for all.
         start_s: how long a host has to become ready for its first run.
         run_deadline_s, max_tokens, max_calls: the budget of each of its runs, as in `Config`; None: as configured for
@@ -76,6 +84,7 @@ class Agent:
 
     run: str | None = None
     command: Sequence[str] | None = None
+    preset: str | None = None
     python: str | None = None
     path: Sequence[str] = ()
     cwd: str | None = None
@@ -85,9 +94,9 @@ class Agent:
     tools: Sequence[str] | None = None
     ask: Sequence[str] = ()
     spares: int = 1
-    keep: Literal["run", "session"] = "run"
+    keep: Literal["run", "session"] | None = None
     keep_idle_s: float = 600.0
-    overlap: bool = True
+    overlap: bool | None = None
     grace_s: float | None = None
     start_s: float = 60.0
     run_deadline_s: float | None = None
@@ -108,6 +117,7 @@ class Agent:
                 lambda value: value is None or (_is_texts(value) and bool(value)),
                 "a program and its arguments",
             ),
+            ("preset", lambda value: value is None or value in PRESETS, " | ".join(sorted(PRESETS))),
             ("python", _is_text_or_none, "the path of an interpreter"),
             ("path", lambda value: _is_texts(value) and not _has_separator(value), "a list of directories"),
             ("cwd", _is_text_or_none, "the path of a directory"),
@@ -121,8 +131,8 @@ class Agent:
             ),
             ("ask", _is_texts, "a list of names of tools"),
             ("spares", _is_spares, f"a whole number from 0 to {SPARES_MAX}"),
-            ("keep", lambda value: value in ("run", "session"), "'run' or 'session'"),
-            ("overlap", lambda value: isinstance(value, bool), "true or false"),
+            ("keep", lambda value: value in (None, "run", "session"), "'run' or 'session'"),
+            ("overlap", lambda value: value is None or isinstance(value, bool), "true or false"),
             ("max_tokens", lambda value: value is None or is_number(value, 1), "a whole number, at least 1"),
             ("max_calls", lambda value: value is None or is_number(value, 1), "a whole number, at least 1"),
             ("limits", is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
@@ -138,25 +148,43 @@ class Agent:
         self._settle()
 
     def _check_together(self) -> None:
-        if (self.run is None) == (self.command is None):
+        if self.preset is not None:
+            self._check_preset(self.preset)
+        elif (self.run is None) == (self.command is None):
             raise Invalid(
                 f"it is not clear what {self._called()} runs",
-                expected="either 'run' (module:function) or 'command' (a program and its arguments)",
-                got="neither" if self.run is None else "both",
-                remedy="give one of the two",
+                expected="one of 'run' (module:function), 'command' (a program and its arguments) and 'preset' "
+                f"({' | '.join(sorted(PRESETS))})",
+                got="none of them" if self.run is None else "both 'run' and 'command'",
+                remedy="give one of them",
             )
         for name in self.env:
             if name in RESERVED:
                 raise self._invalid("env", f"variables other than {name}: {RESERVED[name]}", name)
-        if self.command is None:
-            return
-        of_python = {"python": self.python, "path": self.path, "tools": [one for one in self.tools or () if ":" in one]}
-        for key, value in of_python.items():
+        if self.run is None:
+            own = [one for one in self.tools or () if ":" in one]
+            self._check_unused("an agent in Python", {"python": self.python, "path": self.path, "tools": own})
+
+    def _check_preset(self, preset: str) -> None:
+        self._check_unused("an agent without a preset", {"run": self.run, "tools": self.tools, "ask": self.ask})
+        if not PRESETS[preset].command and self.command is None:
+            raise Invalid(
+                f"it is not clear what program {self._called()} is",
+                expected="'command' (a program and its arguments) beside the preset",
+                got=f"preset = {preset!r} alone",
+                remedy='give it: command = ["my-agent", "--acp"]',
+            )
+
+    def _check_unused(self, whose: str, values: Mapping[str, object]) -> None:
+        if self.preset is not None:
+            expected = "no such key: the program has tools, and rules for them, of its own"
+        else:
+            expected = "'run' instead of 'command', or no such key"
+        for key, value in values.items():
             if value:
                 raise Invalid(
-                    f"the key {self._key(key)!r} is for an agent in Python",
-                    expected="'run' instead of 'command'"
-                    + (", or names of tools without a ':'" if key == "tools" else ", or no such key"),
+                    f"the key {self._key(key)!r} is for {whose}",
+                    expected=expected + (", or names of tools without a ':'" if key == "tools" else ""),
                     got=shown(value),
                     remedy=f"say it in the command, and leave {key} out",
                 )
@@ -165,6 +193,8 @@ class Agent:
         """Copy mutable values, and make the paths absolute."""
         fixed = {
             "command": None if self.command is None else tuple(self.command),
+            "keep": self.keep or ("run" if self.preset is None else "session"),
+            "overlap": self.preset is None if self.overlap is None else self.overlap,
             "python": None if self.python is None else _program(self.python),
             "path": tuple(str(absolute(Path(one))) for one in self.path),
             "cwd": None if self.cwd is None else str(absolute(Path(self.cwd))),
@@ -180,6 +210,8 @@ class Agent:
     @property
     def argv(self) -> tuple[str, ...]:
         """The command of its hosts, as for exec."""
+        if self.preset is not None:
+            return (sys.executable, str(RUNTIME), PRESETS[self.preset].run)
         if self.run is None:
             return tuple(self.command or ())
         own = [word for tool in self.tools or () if ":" in tool for word in ("--tool", tool)]
@@ -187,8 +219,14 @@ class Agent:
 
     @property
     def spelled(self) -> str:
-        """Its function or command, in one line for people."""
+        """Its function, command or program, in one line for people."""
+        if self.preset is not None:
+            return f"{self.preset}: {' '.join(self._program)}"
         return self.run if self.run is not None else " ".join(self.command or ())
+
+    @property
+    def _program(self) -> tuple[str, ...]:
+        return tuple(self.command or ()) or (PRESETS[self.preset].command if self.preset is not None else ())
 
     @property
     def granted(self) -> tuple[str, ...] | None:
@@ -214,6 +252,8 @@ class Agent:
         for file in self.env_files:
             found.update(self._read(file))
         found.update(self.env)
+        if self.preset is not None:
+            found[COMMAND] = json.dumps(self._program)
         if self.path:
             found["COUNTERMAND_PATH"] = os.pathsep.join(self.path)
         return found

@@ -473,7 +473,7 @@ def _hosted(name: str, agent: Agent) -> HostedAgent:
         name,
         keep=agent.keep == "session",
         keep_idle_s=agent.keep_idle_s,
-        overlap=agent.overlap,
+        overlap=bool(agent.overlap),
         grace_s=agent.grace_s,
         tools=agent.granted,
         budget=agent.budget,

@@ -79,7 +79,7 @@ def test_a_table_has_the_keys_of_the_librarys_agent(tmp_path: Path) -> None:
         *("--tool", "my_package.tools:search"),
     )
     written = [line.split(" ")[0] for line in EVERYTHING.splitlines()[2:]]
-    assert sorted({*written, "command"}) == sorted(AGENT_KEYS), "every key is in the example"
+    assert sorted({*written, "command", "preset"}) == sorted(AGENT_KEYS), "every key is in the example"
 
 
 def test_a_name_of_a_function_alone_means_a_host(tmp_path: Path) -> None:
@@ -91,6 +91,13 @@ def test_a_name_of_a_function_alone_means_a_host(tmp_path: Path) -> None:
 
 def test_a_command_is_an_agent_in_any_language(tmp_path: Path) -> None:
     assert agent(tmp_path, "[agents.mine]\ncommand = ['node', 'agent.mjs']").argv == ("node", "agent.mjs")
+
+
+def test_a_preset_is_one_line(tmp_path: Path) -> None:
+    made = agent(tmp_path, "[agents.mine]\npreset = 'gemini'")
+    assert made == Agent(name="mine", preset="gemini", keep="session", overlap=False)
+    assert made.argv == (sys.executable, str(RUNTIME), "countermand.programs.acp:answer")
+    assert made.environment() == {"COUNTERMAND_PROGRAM": '["gemini", "--acp"]'}
 
 
 def test_in_the_daemons_process_it_is_the_function_itself(tmp_path: Path) -> None:
@@ -159,6 +166,8 @@ def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(
     ("text", "told"),
     [
         ("", "it is not clear what the agent 'mine' runs"),
+        ("preset = 'acp'", "it is not clear what program the agent 'mine' is"),
+        ("preset = 'x'", "the key 'agents.mine.preset' has an invalid value"),
         ("run = 'm:f'\ncommand = ['x']", "it is not clear what the agent 'mine' runs"),
         ("run = 'm:f'\nsparse = 1", "there is no configuration key 'agents.mine.sparse'"),
         ("run = 'm:f'\nname = 'x'", "there is no configuration key 'agents.mine.name'"),

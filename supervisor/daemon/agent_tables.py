@@ -26,6 +26,8 @@ AGENT_KEYS: Final = (*(field.name for field in dataclasses.fields(Agent) if fiel
 
 _ANY: Final = "module:function"
 """Stands for what an agent runs, while another key is tried."""
+_BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {"run": {}, "command": {}, "preset": {"command": ["program"]}}
+"""What a key is tried with, if not with a function."""
 
 
 class AgentTables:
@@ -59,7 +61,7 @@ class AgentTables:
                 self._unknown(name, key)
                 del table[key]
             else:
-                self._try(name, {"run": _ANY} if key not in ("run", "command") else {}, {key: table[key]})
+                self._try(name, _BESIDE.get(key, {"run": _ANY}), {key: table[key]})
         if len(self.problems) > known:
             return None
         if inside:

@@ -83,7 +83,7 @@ def _of_hosts(agent: Agent, status: AgentStatus, now: float, *, default: bool) -
         runs=agent.spelled,
         state=_state(status),
         spares=status.spares,
-        keep=agent.keep,
+        keep=agent.keep or "run",
         hosts=[_host(one, now) for one in status.hosts],
         failure=status.failure,
         failed_at=None if status.failed_s_ago is None else now - status.failed_s_ago,

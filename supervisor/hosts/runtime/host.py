@@ -41,6 +41,8 @@ from .wire import CANCELLED, RAISED, REFUSED, Wire, WireError, line
 PROTOCOL = 1
 CAN = ("credit", "ping")
 PATH = "COUNTERMAND_PATH"
+OWN = "countermand."
+"""Modules whose names begin so are of this runtime."""
 GOODBYE_S = 5.0
 """How long a host whose agent cannot be loaded waits for the daemon to receive the reason."""
 EXIT_BROKEN = 3
@@ -402,7 +404,9 @@ def main(channel: int, agent: str, tools: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             typing.cast("Any", stream).reconfigure(line_buffering=True, errors="backslashreplace")
-    sys.path[:0] = [*filter(None, os.environ.pop(PATH, "").split(os.pathsep)), os.getcwd()]
+    if not agent.startswith(OWN):
+        # Of a preset no module is the user's, and the directory may be one that a program works on.
+        sys.path[:0] = [*filter(None, os.environ.pop(PATH, "").split(os.pathsep)), os.getcwd()]
     sys.argv = [agent]
     wire = Wire(sock)
     host = Host(wire, agent, tools)

@@ -44,6 +44,7 @@ class Run:
         self.fence: str = params["fence"]
         self.address = Address(params["session"], params["generation"], params["run"], self.fence)
         self.traceparent: str | None = (params.get("_meta") or {}).get("traceparent")
+        self.grace_s: float = (params.get("limits") or {}).get("grace_s", 0.0)
         self.token = CancelToken()
         self.thread = Thread(params)
         # What runs of this agent have saved; never changed in place.

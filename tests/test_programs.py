@@ -1,0 +1,374 @@
+"""Programs as agents: a process of the session, resumed by its id, told the truth, and ended whatever it does.
+
+Here they are stand-ins that speak the protocols, with the faults that such programs have. The real ones are in
+`test_real_programs.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import Answer
+from actors.errors import Invalid
+from actors.messages import RunDeadline
+from actors.model import Policy
+from supervisor import Agent, Config, SessionHandle, Supervisor
+from supervisor.hosts.runtime.programs import program as programs
+from supervisor.hosts.runtime.programs.program import Program, ProgramEnded
+from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, prompt
+from supervisor.hosts.runtime.values import Message
+from tests.ends_kit import ENDS, Kind, drawn, end_in_one_way, ended, kill_daemons, receipt_of, said
+from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, kit, log, say, stop, until
+from tests.program_kit import ACP_AGENT, Stand, answer, asking, at_step, done, note_of
+
+__all__ = ["kit"]
+
+FAULTS = ("", "deaf", "end_turn", "mute", "chatter", "deaf chatter", "slow")
+
+
+@pytest.fixture
+def stand(kit: Kit, tmp_path: Path) -> Stand:
+    """A stand-in that speaks ACP."""
+    return Stand(kit, tmp_path)
+
+
+class Acp(Kind):
+    """The stand-in, ended at its first text, in a tool, between tools, and while it asks."""
+
+    def __init__(self) -> None:
+        super().__init__(word="work", steps=4, ways=FAULTS)
+
+    def without_permission(self) -> Acp:
+        """It never asks: while a person is asked, the run's deadline stands still."""
+        self.ways = tuple(f"{way} free" for way in self.ways)
+        return self
+
+    def options(self, mark: str) -> dict[str, Any]:
+        command = [sys.executable, str(ACP_AGENT)]
+        return {"preset": "acp", "command": command, "env": {mark: "1"}, "spares": 0, "cwd": str(self.folder)}
+
+    def prepare(self, folder: Path, mark: str, patch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+
+    def finish(self, session: SessionHandle) -> None:
+        # Its host is kept.
+        assert session.receipt(stop(session).receipt_id, timeout=WAIT_S).complete
+
+
+# ── Ends ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_l3_nothing_is_left_of_a_program_however_and_whenever_its_turn_is_ended(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    kind = Acp().without_permission() if way == "expired" else Acp()
+    kind.prepare(tmp_path, kit.mark, monkeypatch)
+    end_in_one_way(kit, [kind], way, drawn(f"acp {way}"))
+
+
+def test_l3_nothing_is_left_of_a_program_whenever_its_daemon_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kill_daemons([Acp()], tmp_path, monkeypatch, drawn("acp killed"))
+
+
+@pytest.mark.parametrize("faults", FAULTS)
+def test_l1_a_program_that_takes_no_cancel_is_ended_and_says_nothing_after_it(stand: Stand, faults: str) -> None:
+    session = stand.session()
+    run_id = say(session, f"work hold {faults}")
+    at_step(session, run_id, 2)
+    stop(session)
+    receipt = receipt_of(session, run_id)
+    assert receipt.complete, receipt
+    assert stand.kit.alive() == []
+    assert "after the" not in said(session, run_id)
+    events = check_rest(session)
+    (tool,) = [event.data for event in events if event.kind == "tool.ended"]
+    assert tool["outcome"] == "interrupted"
+    ((pid, _),) = stand.noted("session/cancel")
+    assert done(session, "say again") == "said: again"
+    (first, _), (second, resumed) = stand.noted("session/new") + stand.noted("session/load")
+    assert first == pid != second
+    assert resumed["sessionId"] == stand.noted("session/prompt")[0][1]["sessionId"]
+    note = note_of(stand.prompts()[1])
+    assert "the user stopped it (user.test: the test says so)" in note
+    assert f"It was to answer: work hold {faults}" in note
+    assert "- tool execute {'title': 'make test', 'input': {'command': 'make test'}}: Interrupted: the user" in note
+
+
+def test_a_program_that_says_nothing_is_ended_by_nothing_but_a_limit(stand: Stand) -> None:
+    session = stand.session(run_deadline_s=YEAR_S)
+    run_id = say(session, "quiet")
+    until(lambda: said(session, run_id) == "quiet", "its last word")
+    stand.kit.fire(RunDeadline)
+    assert ended(session, run_id).status == "expired"
+    assert receipt_of(session, run_id).complete
+    assert done(session, "say again") == "said: again"
+    assert "the run reached its deadline" in note_of(stand.prompts()[1])
+
+
+def test_while_a_program_says_nothing_it_is_told_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "QUIET_S", 0.001)
+
+    async def listen() -> None:
+        told = list[float]()
+        enough = asyncio.Event()
+
+        async def quiet(seconds: float) -> None:
+            told.append(seconds)
+            if len(told) == 3:
+                enough.set()
+
+        program = Program("cat", ["cat"])
+        await program.start()
+        program.listen()
+        coming: Coroutine[Any, Any, Any] = program.next(quiet)
+        message = asyncio.create_task(coming)
+        await enough.wait()
+        await program.write({"said": 1})
+        assert await message == {"said": 1}
+        assert told[:3] == pytest.approx([0.001, 0.002, 0.003])
+        await program.end()
+
+    asyncio.run(listen())
+
+
+def test_what_a_program_prints_is_read_to_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "LINE_MAX_BYTES", 1000)
+
+    async def messages(script: str) -> list[Any]:
+        program, found = Program("sh", ["sh", "-c", script]), list[Any]()
+        await program.start()
+        program.listen()
+        try:
+            while True:
+                found.append(await program.next())
+        except ProgramEnded as error:
+            found.append(error.message)
+        await program.end()
+        return found
+
+    many = programs.INBOX_MAX * 3
+    found = asyncio.run(messages(f"""for i in $(seq {many}); do echo "{{\\"n\\":$i}}"; done; exit 3"""))
+    assert found == [*({"n": number} for number in range(1, many + 1)), "sh ended: exit status 3"]
+    long = """printf '{"n":"%s"}\n' $(seq -s, 1000)"""
+    assert asyncio.run(messages(f"{long}; exec sleep 1000")) == ["sh wrote a line of more than 1000 bytes"]
+    child = "sleep 1000 & echo '{\"child\": '$!'}'; exit 4"
+    (child_said, end) = asyncio.run(messages(child))
+    os.kill(child_said["child"], signal.SIGKILL)
+    assert end == "sh ended: exit status 4", "a child that has its pipes hides its end from nobody"
+    closed = "echo '{}'; exec >&- 2>&-; exec sleep 1000"
+    assert asyncio.run(messages(closed)) == [{}, "sh ended: it closed its output, and runs on"]
+    noise = "echo hello; echo '[1]'; echo '{}'; echo broken >&2; kill -9 $$"
+    assert asyncio.run(messages(noise)) == [{}, "sh ended: killed by SIGKILL; its standard error ends:\nbroken"]
+
+
+def test_the_failure_of_a_run_has_the_exit_status_and_the_last_words_of_its_program(stand: Stand) -> None:
+    session = stand.session()
+    done(session, "say hello")
+    run_id = say(session, "crash")
+    run = ended(session, run_id)
+    assert run.status == "failed"
+    assert run.error is not None
+    assert "python" in run.error
+    assert "exit status 7; its standard error ends:\nout of tokens" in run.error
+    assert receipt_of(session, run_id).complete
+    assert done(session, "say again") == "said: again"
+    assert "exit status 7" in note_of(stand.prompts()[-1])
+    assert len(stand.noted("session/new")) == len(stand.noted("session/load")) == 1
+
+
+# ── Sessions of its own ───────────────────────────────────────────────────────────────────────────
+
+
+def test_a_program_stays_while_turns_end_by_themselves_and_is_told_nothing_twice(stand: Stand) -> None:
+    session = stand.session()
+    first, second = done(session, "count"), done(session, "count")
+    assert (first.split()[0], second.split()[0]) == ("1", "2")
+    assert first.split()[1] == second.split()[1]
+    assert stand.prompts() == ["count", "count"]
+
+
+def test_what_a_program_says_after_its_turn_is_of_no_later_one(stand: Stand) -> None:
+    session = stand.session()
+    done(session, "say late")
+    assert done(session, "say again") == "said: again"
+
+
+def test_l12_a_program_is_resumed_by_its_id_after_a_restart(stand: Stand) -> None:
+    done(stand.session(), "say hello")
+    stand.kit.close()
+    assert done(stand.session(), "say again") == "said: again"
+    assert [pid for pid, _ in stand.noted("session/new")] != [pid for pid, _ in stand.noted("session/load")]
+    assert stand.prompts() == ["say hello", "say again"]
+
+
+def test_a_session_that_is_gone_is_replaced_and_both_sides_hear_of_it(stand: Stand) -> None:
+    session = stand.session("--forget")
+    done(session, "say hello")
+    run_id = say(session, "work")
+    asking(session)
+    stop(session)
+    receipt_of(session, run_id)
+    assert stand.noted("session/load") == []
+    text = done(session, "say again")
+    gone = stand.noted("session/load")[0][1]["sessionId"]
+    assert text.endswith("said: again")
+    assert f"no longer has its session {gone}. It starts a new one" in text
+    note = note_of(stand.prompts()[-1])
+    assert GONE in note
+    assert "- user: say hello\n- assistant: said: hello\n- user: work\n- assistant: <1>" in note
+    assert "- assistant (cut off): <3><4>\n- tool execute {'title': 'make deploy'" in note
+    assert "the user stopped it" in note
+    assert done(session, "say once more") == "said: once more"
+    assert len(stand.noted("session/new")) == 2
+
+
+def test_a_rollback_takes_the_session_back_and_the_program_is_told_what_to_disregard(stand: Stand) -> None:
+    session = stand.session()
+    done(session, "say hello")
+    run_id = say(session, "work deaf")
+    at_step(session, run_id, 2)
+    assert done(session, "say again", policy=Policy.ROLLBACK) == "said: again"
+    note = note_of(stand.prompts()[-1])
+    assert "taken back, with what followed from it, except for effects: user: work deaf" in note
+    assert receipt_of(session, run_id).complete
+
+
+def test_a_program_that_takes_over_a_session_is_told_what_was_said_before(stand: Stand) -> None:
+    (stand.folder / "other.py").write_text("async def agent(turn):\n    await turn.emit('I am another')\n")
+    other = Agent(run="other:agent", path=[str(stand.folder)], env={stand.kit.mark: "1"}, spares=0)
+    own = stand.agent()
+    stand.kit.supervisor = Supervisor.start(
+        Config(state_dir=stand.kit.state_dir, agents={"other": other, "test": own}, agent="test", drain_s=0.1)
+    )
+    session = stand.kit.supervisor.session("s1")
+    done(session, "hello", agent="other")
+    done(session, "say mine", agent="test")
+    done(session, "and now", agent="other")
+    done(session, "say again", agent="test")
+    first, second = map(note_of, stand.prompts())
+    assert "- user: hello\n- assistant: I am another" in first
+    assert "hello" not in second
+    assert "- user: and now\n- assistant: I am another" in second
+
+
+# ── Permissions ───────────────────────────────────────────────────────────────────────────────────
+
+
+def test_l2_what_a_program_asks_permission_for_waits_for_a_person(stand: Stand) -> None:
+    session = stand.session()
+    run_id = say(session, "ask")
+    answer(session, asking(session), allow=True)
+    assert ended(session, run_id).status == "completed"
+    assert said(session, run_id) == "it was {'outcome': 'selected', 'optionId': 'yes'}"
+    kinds = [event.kind for event in log(session) if event.kind.startswith(("call.", "tool."))]
+    assert kinds == ["tool.requested", "call.waiting", "call.answered", "tool.started", "tool.ended"]
+    (result,) = [event.data for event in log(session) if event.kind == "tool.ended"]
+    assert (result["outcome"], result["content"]) == ("finished", "deployed")
+
+
+def test_l2_what_a_person_declines_is_rejected_and_never_began(stand: Stand) -> None:
+    session = stand.session()
+    run_id = say(session, "ask")
+    answer(session, asking(session), allow=False, content="too risky")
+    assert ended(session, run_id).status == "completed"
+    assert said(session, run_id) == "it was {'outcome': 'selected', 'optionId': 'no'}"
+    (result,) = [event.data for event in log(session) if event.kind == "tool.ended"]
+    assert (result["outcome"], result["content"]) == ("not_started", "Not started: the user declined: too risky")
+
+
+@pytest.mark.parametrize("way", ["stop", "takeover"])
+def test_l5_a_stop_cancels_what_waits_and_nobody_has_rejected_it(stand: Stand, way: str) -> None:
+    session = stand.session()
+    run_id = say(session, "ask")
+    call_id = asking(session)
+    if way == "stop":
+        stop(session)
+    else:
+        say(session, "say again", policy=Policy.INTERRUPT)
+    assert receipt_of(session, run_id).complete
+    until(lambda: stand.noted("answer"), "the answer to its request")
+    ((_, decided),) = stand.noted("answer")
+    assert decided == {"outcome": {"outcome": "cancelled"}}
+    (result,) = [event.data for event in log(session) if event.kind == "tool.ended"]
+    assert result["outcome"] == "not_started"
+    assert "declined" not in result["content"]
+    with pytest.raises(Exception, match="call"):
+        session.ask(Answer(call_id=call_id, allow=True), timeout=WAIT_S)
+    until(lambda: not session.status().asking, "no question")
+    done(session, "say again")
+    assert "Not started" in note_of(stand.prompts()[1])
+
+
+# ── Configuration ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_program_that_is_not_there_is_its_agents_own_failure(kit: Kit) -> None:
+    session = kit.start(Agent(preset="acp", command=["no-such-program", "--acp"], env={kit.mark: "1"})).session("s1")
+    run = ended(session, say(session, "say hello"))
+    assert run.status == "failed"
+    assert run.error is not None
+    assert "the program 'no-such-program' cannot be started" in run.error
+    assert "to do: install it, or name it in the key 'command' of the agent" in run.error
+    supervisor = kit.supervisor
+    assert supervisor is not None
+    until(lambda: "the program 'no-such-program' cannot be started" in supervisor.hosts()[0].broken, "a broken agent")
+
+
+def test_a_program_that_wants_a_login_says_so(stand: Stand) -> None:
+    session = stand.session("--login")
+    run = ended(session, say(session, "say hello"))
+    assert run.status == "failed"
+    assert run.error is not None
+    assert "Authentication required; to do: log in with the program itself" in run.error
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"preset": "acp"}, "it is not clear what program an agent is"),
+        ({"preset": "nonsense"}, "the key 'preset' has an invalid value"),
+        ({"preset": "gemini", "run": "a:b"}, "the key 'run' is for an agent without a preset"),
+        ({"preset": "gemini", "ask": ["shell"]}, "the key 'ask' is for an agent without a preset"),
+        ({"preset": "gemini", "tools": ["shell"]}, "the key 'tools' is for an agent without a preset"),
+        ({"preset": "gemini", "python": "python3"}, "the key 'python' is for an agent in Python"),
+        ({"preset": "gemini", "env": {"COUNTERMAND_PROGRAM": "x"}}, "the key 'env' has an invalid value"),
+    ],
+)
+def test_the_keys_of_a_preset_are_checked_together(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        Agent(**values)
+
+
+def test_a_preset_keeps_its_host_and_has_no_overlap_unless_told_so() -> None:
+    plain, preset = Agent(run="a:b"), Agent(preset="gemini")
+    told = Agent(preset="gemini", keep="run", overlap=True, command=["gemini", "--acp", "--yolo"])
+    assert (plain.keep, plain.overlap, preset.keep, preset.overlap) == ("run", True, "session", False)
+    assert (told.keep, told.overlap, told.spelled) == ("run", True, "gemini: gemini --acp --yolo")
+
+
+# ── Prompts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_prompt_holds_so_much_of_the_thread_and_the_newest_of_it() -> None:
+    long = "x" * 2_000
+    before = [Message(f"m{number}", "user", f"{number} {long}", run_id="r") for number in range(100)]
+    inputs = [Message("now", "user", "do it", run_id="now")]
+    text = prompt([*before, *inputs], inputs, None, gone=False)
+    assert HISTORY_MAX_BYTES * 0.9 < len(text) < HISTORY_MAX_BYTES * 1.1
+    assert "(earlier messages are left out)\n- user: " in text
+    assert "- user: 99 x" in text
+    assert "- user: 1 x" not in text
+    assert text.endswith("\n\ndo it")
+    assert prompt(inputs, inputs, "r", gone=False) == "do it"
+    assert prompt([], [], "r", gone=False) == "Go on."
