@@ -47,6 +47,23 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The simulator took a run that a message in memory had taken over from for one that a later Stop had ended.
+    "a Stop joins a run, and the next, not begun, is over by what no store has": Schedule(
+        755688429,
+        Settings(agent="scripted"),
+        (
+            ("new", "run=30,children=2,output=3", None, "user", True, None),
+            ("wait", 0.5),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("delete",),
+            ("steps", 8),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("hold", True),
+            ("wait", 1.0),
+            ("crash",),
+        ),
+    ),
     # The simulator took the repeat of a Stop behind a deletion for the Stop that the deletion forgot.
     "a kept Stop that is sent again behind a deletion": Schedule(
         2193160720,

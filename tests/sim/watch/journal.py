@@ -96,8 +96,8 @@ class JournalLaws:
                 # One that came while the session could not be read knows nothing of what an earlier one names.
                 before = (kept.cause, kept.failure) if kept.outcome is not None else named
                 mine = mine and not any(cause is not None and cause.source == source for cause in before)
-                # What had begun, and was over when the Stop joined another run, had ended without being written.
-                over = kept.outcome == "stopping" and event.run_id != kept.run_id and event.run_id in self._seen.agents
+                # What was over when the Stop joined the end of another run had ended without being written.
+                over = kept.outcome == "stopping" and event.run_id != kept.run_id
                 mine = mine and not (over and kept.failure is None)
                 if event.kind == "run.status" and source in FROM_FAULTS and mine:
                     self._seen.break_(f"{event.run_id} ends by {source}, and {request_id} had stopped it (L12)")
