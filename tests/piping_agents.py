@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +60,8 @@ async def do(word: str, spawn: Any, path: str) -> Any:
     """Do what the word says."""
     if word == "talk":
         return await talk(spawn)
+    if word == "launched":
+        return await launched(spawn, path)
     try:
         await getattr(pipe_points, word)(spawn, noting(path))
     except BaseException as error:
@@ -70,6 +73,23 @@ async def do(word: str, spawn: Any, path: str) -> Any:
         except BaseException as again:
             note(path, f"and {type(again).__name__}")
         raise
+
+
+async def launched(spawn: Any, path: str) -> int:
+    """Have a library start the server, and leave it in the middle of a conversation."""
+    program, *arguments = pipe_points.server()
+    child = await asyncio.create_subprocess_exec(spawn.launcher(program), *arguments, stdin=-1, stdout=-1)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    for number in range(20):
+        child.stdin.write(pipe_points.request(number))
+        assert json.loads(await child.stdout.readline()) == pipe_points.answer(number)
+    if path != "-":
+        child.stdin.write(pipe_points.request(1, "hang"))
+        note(path, "at")
+        await asyncio.Event().wait()
+    child.stdin.close()
+    return await child.wait()
 
 
 async def talk(spawn: Any) -> list[Any]:
@@ -127,6 +147,10 @@ def plain_do(word: str, spawn: Any, path: str) -> Any:
     """Do what the word says."""
     if word == "talk":
         return plain_talk(spawn)
+    if word == "launched":
+        command = [spawn.launcher("sh"), "-c", "cat; exit 7"]
+        ran = subprocess.run(command, input=b"typed", stdout=subprocess.PIPE, check=False)
+        return [ran.returncode, ran.stdout.decode()]
     try:
         getattr(pipe_points, f"plain_{word}")(spawn, noting(path))
     except BaseException as error:

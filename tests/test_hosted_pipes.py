@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
 from actors.model import Mode
+from actors.plugin.launcher import PREFIX
 from supervisor.containment.guard import procfs
-from tests.kit import Kit, check_rest, log, say, stop, until
+from tests.kit import Kit, check_rest, log, rows, say, stop, until
 from tests.pipe_kit import descriptors, no_more_than
 from tests.pipe_points import POINTS
 from tests.test_hosts import ended, hosted, none_left, receipt_of, session_of
@@ -92,5 +95,48 @@ def test_the_host_dies_while_it_reads_and_the_command_ends_with_the_run(kit: Kit
     os.kill(host, signal.SIGKILL)
     assert ended(session, run_id).status == "failed"
     none_left(kit, receipt_of(session, run_id))
+    check_rest(session)
+    no_more_than(before)
+
+
+# ── Launchers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def launchers(folder: Path) -> list[str]:
+    return [entry.name for entry in folder.iterdir() if entry.name.startswith(PREFIX)]
+
+
+@KIND
+@WHO
+@pytest.mark.parametrize("keep", ["run", "session"])
+def test_a_library_in_a_host_starts_its_child_in_a_tree_of_the_run(
+    kit: Kit, tmp_path: Path, kind: str, who: str, keep: str
+) -> None:
+    spec = hosted(kit, f"piping_agents:{kind}", tools=TOOLS, keep=keep)
+    session = session_of(kit, dataclasses.replace(spec, env={**spec.env, "TMPDIR": str(tmp_path)}))
+    run_id = say(session, f"launched {who} -")
+    run = ended(session, run_id)
+    assert run.result == (0 if kind == "agent" else [7, "typed"])
+    receipt = receipt_of(session, run_id)
+    trees = [row.name for row in rows(receipt) if row.kind == "process"]
+    assert ("sh" if kind == "plain" else sys.executable) in trees
+    until(lambda: not launchers(tmp_path), "its files are removed")
+    stop(session)
+    until(lambda: not kit.alive(), "its host ends")
+    check_rest(session)
+
+
+@WHO
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_stop_ends_what_a_library_has_launched(kit: Kit, tmp_path: Path, who: str, mode: Mode) -> None:
+    notes = tmp_path / "notes"
+    session = session_of(kit, hosted(kit, "piping_agents:agent", tools=TOOLS))
+    before = descriptors()
+    run_id = say(session, f"launched {who} {notes}")
+    until(notes.exists, "its code is there")
+    stop(session, mode=mode)
+    receipt = receipt_of(session, run_id)
+    none_left(kit, receipt)
+    assert sys.executable in [row.name for row in rows(receipt) if row.kind == "process"]
     check_rest(session)
     no_more_than(before)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ def defined(name: str, **names: Any) -> Any:
     """Return what a block of the page defines."""
     (code,) = [code for code in CODE if f"def {name}(" in code]
     space: dict[str, Any] = {
+        "asyncio": asyncio,
         "tool": tool,
         "CancelToken": CancelToken,
         "AsyncSpawn": AsyncSpawn,
@@ -66,3 +69,20 @@ def test_words_are_sorted_by_a_command_and_nothing_of_that_is_logged(kit: Kit) -
     assert session.receipt(run_id, timeout=WAIT_S).complete
     assert session.run(run_id).result == '["a","b","c"]'
     assert not [event for event in log(session) if event.kind == "tool.output"]
+
+
+def test_a_library_asks_its_server_by_a_launcher(kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "my-server"
+    program.write_text('#!/bin/sh\necho "$1: $(cat)"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    async def agent(turn: AsyncTurn) -> str:
+        return (await turn.call("ask", question="why?")).content
+
+    session = kit.session(agent, tools=[defined("ask")])
+    run_id = say(session)
+    receipt = session.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    assert "my-server" in [row.name for row in rows(receipt) if row.kind == "process"]
+    assert session.run(run_id).result == "--stdio: why?\n"

@@ -7,6 +7,7 @@
     pieces.py        the pieces of a text, one for each event; bounds
     emitting.py      what a tool says while it runs
     spawning.py      `spawn`, for tools
+    launcher.py      an executable that starts a command in a tree of the run, for libraries
     pipes.py         the pipes between a command and the code that has started it
     execution.py     runs an agent or a call on its thread or task; a call has to pass its cell
     foreign.py       tools that a call brings along: those of a host, and functions that `turn.gate` gates

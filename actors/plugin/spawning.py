@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from msgspec import Struct, structs
@@ -25,7 +25,8 @@ from actors.errors import Invalid
 from actors.gate.pending import Pending, fail, may_wait
 from actors.gate.token import CancelBoundary
 from actors.model import Owner
-from actors.plugin.pipes import FOLLOW, PIPE, AsyncInput, AsyncOutput, End, InputFile, OutputFile, Pipes
+from actors.plugin.launcher import Launcher
+from actors.plugin.pipes import FOLLOW, PIPE, AsyncInput, AsyncOutput, End, InputFile, OutputFile, Pipes, Theirs
 from actors.ports import SpawnSpec
 from actors.text import shown
 
@@ -405,6 +406,7 @@ class Spawn:
         # Reentrant: the garbage collector may run code that spawns.
         self._lock = threading.RLock()
         self._piped: WeakSet[Pipes] = WeakSet()
+        self._launcher: Launcher | None = None
 
     def raise_if_cancelled(self) -> None:
         """Raise RunCancelled if the code that this was given to was cancelled."""
@@ -413,9 +415,11 @@ class Spawn:
     def over(self) -> None:
         """The code that this was given to has ended, and its pipes with it."""
         with self._lock:
-            left = list(self._piped)
+            left, launcher = list(self._piped), self._launcher
         for pipes in left:
             pipes.over()
+        if launcher is not None:
+            launcher.close()
 
     def __call__(
         self,
@@ -462,6 +466,43 @@ class Spawn:
         self._pending.wait(process._started, None)
         return process
 
+    def launcher(self, program: str) -> str:
+        """Return the path of an executable that starts `program` in a process tree of the run, as this does.
+
+        For a library that starts its own child: give it this path in place of the program's. The command gets the
+        arguments, the directory, the environment and the very stdin, stdout and stderr with which the library executes
+        it, so nothing of them is logged. It exits as the command does. SIGTERM, SIGINT and SIGHUP to it end the tree,
+        as `Process.kill` does; if it is killed, the tree is killed. It works until the code that this was given to has
+        ended.
+
+        Args:
+            program: its name, looked up in the PATH with which it is executed, or its path.
+
+        Raises:
+            RunCancelled: the run or the call was cancelled.
+            Invalid: the program is not a text.
+            OSError: it could not be made.
+        """
+        self._pending.token.raise_if_cancelled()
+        if not _text(program) or not program:
+            raise _invalid("program", "the name or the path of a program, without NUL", program)
+        with self._lock:
+            if self._launcher is None:
+                self._launcher = Launcher(self._launch)
+            return self._launcher.path(str.__str__(program))
+
+    def _launch(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Mapping[str, int]) -> _Launched:
+        """Start a command with these descriptors. On a thread of the launcher."""
+        ends = Theirs(streams)
+        try:
+            spec = checked(argv, cwd, env, None)
+            process = self.begin(structs.replace(spec, streams=dict.fromkeys(streams, PIPE), ends=ends))
+            self._pending.wait(process._started, None)
+        except BaseException:
+            ends.close()
+            raise
+        return _Launched(process._exited, process.kill)
+
     def begin(self, spec: SpawnSpec, owner: Owner | str = Owner.RUN) -> Process:
         """Ask for a process, without waiting. Pipes that its spec asks for are opened, unless it has them."""
         owner = _owner(owner)
@@ -485,6 +526,13 @@ class Spawn:
             process._started.add_done_callback(lambda started: ends.close() if started.exception() else None)
         self._request(spec, owner, process)
         return process
+
+
+class _Launched(NamedTuple):
+    """See `launcher.Launched`."""
+
+    exited: Future[Exit]
+    kill: Callable[[float], None]
 
 
 class AsyncSpawn:
@@ -523,3 +571,8 @@ class AsyncSpawn:
                     process._give_up()
                 raise
         return AsyncProcess(process)
+
+    def launcher(self, program: str) -> str:
+        """Return the path of an executable that starts `program` in a tree of the run; see `Spawn.launcher`."""
+        with self._boundary:
+            return self._spawn.launcher(program)

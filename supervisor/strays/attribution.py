@@ -27,6 +27,8 @@ from supervisor.strays.starter import Host, Starter
 SPAWN: Final = "countermand.spawn"
 SERVED: Final = "countermand.served"
 STARTS: Final = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system", SPAWN, SERVED})
+EXECUTES: Final = frozenset({"subprocess.Popen", "os.posix_spawn"})
+"""Those whose first argument is the path that is executed."""
 KEPT_BY: Final = frozenset({"multiprocessing.forkserver", "multiprocessing.resource_tracker"})
 """Modules that start one process for the whole program, at its first use."""
 

@@ -82,11 +82,11 @@ class Children:
 
     # ── Starts ────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, starter: Starter | None, name: str) -> None:
-        """Record that the calling thread is about to start a process."""
+    def begin(self, starter: Starter | None, name: str, *, forks: bool) -> None:
+        """Record that the calling thread is about to start a process; `forks`: which may start others."""
         tid = threading.get_native_id()
         self.settle(tid)
-        if starter is not None:
+        if starter is not None and forks:
             starter.run.forks = True
         if len(self._starts) >= self._starts_max:
             self.find_all()

@@ -15,6 +15,7 @@ from pykka import ActorRef
 
 from actors.gate.token import CancelToken
 from actors.model import Address
+from actors.plugin.launcher import is_launcher
 from actors.ports import Clock, Isolation, ProcessRow
 from supervisor.containment import offspring
 from supervisor.strays import attribution
@@ -224,14 +225,16 @@ class Strays:
             with self._lock:
                 self._ends.doubt(starter.run, SERVED)
         elif not self._watcher.closed:
-            self._begin(starter, offspring.named(attribution.command(event, args)))
+            # A launcher starts nothing itself: its command has a warden.
+            forks = not (event in attribution.EXECUTES and is_launcher(args[0]))
+            self._begin(starter, offspring.named(attribution.command(event, args)), forks=forks)
 
     def starts_outside(self) -> None:
         """The calling thread is about to start a process of the program's own; see `Host`."""
         if os.getpid() == self._pid and not self._watcher.closed:
             self._begin(None, "")
 
-    def _begin(self, starter: Starter | None, name: str) -> None:
+    def _begin(self, starter: Starter | None, name: str, *, forks: bool = False) -> None:
         with self._lock:
-            self._children.begin(starter, name)
+            self._children.begin(starter, name, forks=forks)
         self._watcher.rouse()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
 import threading
 import typing
@@ -18,12 +19,17 @@ from .credit import fail, settle
 from .errors import Invalid, Refused, RunCancelled
 from .main_thread import PlainDoor
 from .pipes import AsyncInput, AsyncOutput, Door, End, InputFile, OutputFile, Pipes
+from .shared import load
 from .token import AsyncDoor, CancelToken, waker
 from .values import ToolResult, made
 from .wire import CANCELLED, RAISED, STALE, WireError, line
 
 if TYPE_CHECKING:
+    from actors.plugin.launcher import Launcher
+
     from .run import Run
+else:
+    Launcher = load("launcher").Launcher
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -197,6 +203,8 @@ class AsyncProcess:
 class _Asks:
     """What asks for processes: for the agent of a run, or for a call that is executed here."""
 
+    _is_async = False
+
     def __init__(self, run: Run, token: CancelToken, fence: str) -> None:
         self._run = run
         self._token = token
@@ -204,13 +212,16 @@ class _Asks:
         # Reentrant: the garbage collector may run code that spawns.
         self._lock = threading.RLock()
         self._piped: weakref.WeakSet[Pipes] = weakref.WeakSet()
+        self._launcher: Launcher | None = None
 
     def over(self) -> None:
         """The code that this was given to has ended, and its pipes with it."""
         with self._lock:
-            left = list(self._piped)
+            left, launcher = list(self._piped), self._launcher
         for pipes in left:
             pipes.over()
+        if launcher is not None:
+            launcher.close()
 
     def _ask(
         self, argv: object, stdin: object, stdout: object, stderr: object, params: dict[str, Any]
@@ -219,28 +230,16 @@ class _Asks:
 
         The tree is known to the run before it has any news. Pipes are opened here: the other ends go along.
         """
-        run, token, fence = self._run, self._token, self._fence
+        token = self._token
         streams = _streams(stdin, stdout, stderr)
         typed = None if stdin is None or stdin == PIPE else base64.b64encode(_bytes(stdin)).decode()
-        params = {**params, "fence": fence, "argv": _words(argv), "stdin": typed}
-        if streams:
-            params["pipes"] = streams
+        params = {**params, "argv": _words(argv), "stdin": typed}
         pipes = Pipes(streams)
-
-        def started(given: Mapping[str, Any]) -> Tree:
-            tree = Tree(run, token, fence, given, pipes)
-            run.trees[tree.id] = tree
-            return tree
-
-        theirs = pipes.theirs.take() or {}
         try:
-            number, reply = _request(run, token, "spawn", params, started, tuple(theirs.values()))
+            number, reply = self._send(params, streams, pipes.theirs.take() or {}, pipes)
         except BaseException:
             pipes.close()
             raise
-        finally:
-            for fd in theirs.values():
-                os.close(fd)
         if streams:
             with self._lock:
                 self._piped.add(pipes)
@@ -253,6 +252,50 @@ class _Asks:
 
             reply.add_done_callback(closed)
         return number, reply
+
+    def _send(
+        self, params: dict[str, Any], streams: Mapping[str, str], theirs: Mapping[str, int], pipes: Pipes
+    ) -> tuple[int, Future[Tree]]:
+        """Send a request, with the descriptors of the command's streams, which are closed here."""
+        run, token, fence = self._run, self._token, self._fence
+        params = {**params, "fence": fence, **({"pipes": streams} if streams else {})}
+
+        def started(given: Mapping[str, Any]) -> Tree:
+            tree = Tree(run, token, fence, given, pipes)
+            run.trees[tree.id] = tree
+            return tree
+
+        try:
+            return _request(run, token, "spawn", params, started, tuple(theirs.values()))
+        finally:
+            for fd in theirs.values():
+                os.close(fd)
+
+    def launcher(self, program: str) -> str:
+        """Return the path of an executable that starts `program` in a process tree of the run, as this does.
+
+        For a library that starts its own child: give it this path in place of the program's. The command gets the
+        arguments, the directory, the environment and the very stdin, stdout and stderr with which the library executes
+        it, so nothing of them is logged. It exits as the command does. SIGTERM, SIGINT and SIGHUP to it end the tree,
+        as `Process.kill` does; if it is killed, the tree is killed. It works until the run or the call has ended.
+
+        Raises RunCancelled after a cancel, Invalid for what is no program, OSError if it cannot be made.
+        """
+        with AsyncDoor(self._token) if self._is_async else contextlib.nullcontext():
+            _look(self._run, self._token)
+        if not _text("program", program) or "\0" in program:
+            raise _invalid("program", "the name or the path of a program", repr(program)[:100])
+        with self._lock:
+            if self._launcher is None:
+                self._launcher = Launcher(self._launch)
+                self._token._add_waker(self._launcher.close)
+            path: str = self._launcher.path(program)
+            return path
+
+    def _launch(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], streams: Mapping[str, int]) -> Tree:
+        """Start a command with these descriptors. On a thread of the launcher."""
+        params = {**_more(cwd, env, None, "run", pty=False, pty_size=(80, 24)), "argv": _words(argv), "stdin": None}
+        return self._send(params, dict.fromkeys(streams, PIPE), streams, Pipes({}))[1].result()
 
     def _give_up(self, number: int) -> None:
         """Have the daemon end what nobody gets the handle of. At the end of the run it does so by itself."""
@@ -305,6 +348,8 @@ class Spawn(_Asks):
 
 class AsyncSpawn(_Asks):
     """`await spawn(argv, …)` for async code: the same parameters, awaited."""
+
+    _is_async = True
 
     async def __call__(
         self,
