@@ -126,16 +126,16 @@ class Pipes:
             if error.errno != errno.EIO:
                 raise
             data = b""
-        copy = tree.copies.get(stream)
         if data:
             tree.output.feed(stream, data)
             tree.spool.feed(data)
-            if copy is not None:
-                copy.feed(data)
         else:
             self._descriptors.close_pipe(tree, stream)
             tree.output.end(stream)
-            if copy is not None:
-                copy.end()
         self.report(tree)
+        copy = tree.copies.get(stream)
+        if copy is not None and data:
+            copy.feed(data)
+        elif copy is not None:
+            copy.end()
         return len(data)
