@@ -23,6 +23,7 @@ OTHER = "supervisor"
 FOR_AGENTS = {
     "actors": (
         "AsyncCancelToken",
+        "AsyncEmit",
         "AsyncModelAnswer",
         "AsyncModelCall",
         "AsyncProcess",
@@ -30,6 +31,7 @@ FOR_AGENTS = {
         "AsyncTurn",
         "CancelToken",
         "CountermandError",
+        "Emit",
         "Exit",
         "Invalid",
         "Message",
@@ -42,15 +44,19 @@ FOR_AGENTS = {
         "RunCancelled",
         "Secret",
         "Spawn",
+        "Tool",
         "ToolResult",
         "Turn",
+        "offer_anthropic",
+        "offer_openai",
+        "offer_responses",
         "render_anthropic",
         "render_openai",
         "render_responses",
         "tool",
     ),
     "actors.model": ("Address", "ToolCall"),
-    "actors.parts": ("AnswerInfo", "BlockPart", "CallPart", "TextPart"),
+    "actors.parts": ("AnswerInfo", "BlockPart", "CallPart", "MediaPart", "TextPart"),
 }
 """What agents import, by the module that has it."""
 
