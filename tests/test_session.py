@@ -15,6 +15,7 @@ from pykka._envelope import Envelope
 
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
 from actors.hierarchy.batches import Batches
+from actors.hierarchy.effects import Effects
 from actors.hierarchy.incarnation import Phase
 from actors.hierarchy.late_stops import STOP_OVERDUE_S, STOP_UNREAD_S, STOPS_KEPT_MAX
 from actors.hierarchy.outage import RETRY_FIRST_S, RETRY_MAX_S
@@ -27,8 +28,8 @@ from actors.messages import GoOn, PluginsMended, Route
 from actors.model import Address, Event, How, PartKind, Receipt
 from actors.plugin.registration import Unloaded
 from actors.plugin.turn import AsyncTurn
-from actors.protocol.step import ForgetPart
-from actors.requests import Delete, Resume, Stop, Stopped
+from actors.protocol.step import ForgetPart, Later, StartRun
+from actors.requests import Accepted, Delete, Resume, Stop, Stopped
 from actors.run_status import RunStatus
 from supervisor.router import RestartPolicy
 from tests.sim.world import ActorPoisoned, World
@@ -1255,6 +1256,36 @@ def test_a_run_has_one_actor_after_its_session_was_read_anew(seed: int) -> None:
             world.wait(0.1)
             assert len(world.actors(RunActor)) == 1, "what it left is taken over from the actor before, which ends"
         assert world.status(run.run_id) is not RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_l13_an_effect_that_fails_keeps_no_other_from_being_carried_out(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with World(seed) as world:
+        act, begun = Effects._act, list[object]()
+
+        def fails(effects: Effects, effect: Later) -> None:
+            if isinstance(effect, StartRun) and not begun:
+                begun.append(effect)
+                world.watch.faults = world.watch.forgot = world.watch.bounds.poisoned = True
+                raise ActorPoisoned("at a StartRun")
+            act(effects, effect)
+
+        world.answer("s", message("first", "say=1"))
+        world.settle()
+        monkeypatch.setattr(Effects, "_act", fails)
+        world.store.hold(True)
+        accepted = world.send("s", message("a", "run=0.1 run=0.1 say=1"))
+        queued = world.send("s", message("b", "say=1", policy="enqueue"))
+        assert world.run(lambda: len(world.session()._batches.sent) == 2)
+        world.store.hold(False)
+        world.settle()
+        assert begun
+        assert isinstance(accepted.outcome(), Accepted)
+        assert isinstance(queued.outcome(), Accepted)
+        assert accepted.tries == 1, "what is durable is answered, though the effect ahead of it has failed"
+        assert not world.executor.kept() + world.processes.kept() + world.strays.kept()
 
 
 @pytest.mark.parametrize("what", ["executor", "processes", "strays"])

@@ -17,6 +17,7 @@ from actors.hierarchy.answers import unknown, without_unstored
 from actors.hierarchy.effects import Effects
 from actors.hierarchy.incarnation import Incarnation
 from actors.hierarchy.late_stops import LateStops
+from actors.kernel.each import Each
 from actors.model import Event, RunInfo
 from actors.ports import Batch, Ports
 from actors.protocol.step import AnswerRequest, Later, RefuseDeleted, ShowEphemeral
@@ -99,14 +100,14 @@ class Batches:
             )
             self._ports.store.commit(batch, self._owner)
             later = []
-        for effect in step.now:
-            self._effects.carry_out_now(effect)
-        if self.sent and later:
-            # There is nothing to write, but what the effects rest on may not be durable yet.
-            self.wait_for_last(later)
-        elif later:
-            self._stops_are_durable(later)
-            self._effects.carry_out_later(later)
+        with Each() as each:
+            each.do(self._effects.carry_out_now, step.now)
+            if self.sent and later:
+                # There is nothing to write, but what the effects rest on may not be durable yet.
+                self.wait_for_last(later)
+            elif later:
+                each.do(self._stops_are_durable, later)
+                each.do(self._effects.carry_out_later, later)
 
     def wait_for_last(self, later: list[Later]) -> None:
         """Keep effects without records until the batch that was sent last is durable.
@@ -121,11 +122,13 @@ class Batches:
 
     def committed(self, number: int) -> None:
         """All batches up to this one are durable: publish them, and carry out what waited for them."""
-        while self.sent and self.sent[0].number <= number:
-            sent = self.sent.popleft()
-            self._publish(sent)
-            self._stops_are_durable(sent.later)
-            self._effects.carry_out_later(effect for effect in sent.later if not isinstance(effect, ShowEphemeral))
+        with Each() as each:
+            while self.sent and self.sent[0].number <= number:
+                sent = self.sent.popleft()
+                each.do(self._publish, sent)
+                each.do(self._stops_are_durable, sent.later)
+                later = [effect for effect in sent.later if not isinstance(effect, ShowEphemeral)]
+                each.do(self._effects.carry_out_later, later)
 
     def _publish(self, sent: Sent) -> None:
         """Publish a batch. An event that is not stored is shown in its place: behind its seq it would be late."""

@@ -15,6 +15,7 @@ from actors.hierarchy.quarantine import Quarantine
 from actors.hierarchy.run_actors import RunActors
 from actors.hierarchy.tree_actors import TreeActors
 from actors.kernel.actor import Actor
+from actors.kernel.each import Each
 from actors.messages import (
     CallAnswered,
     CallClosed,
@@ -100,8 +101,23 @@ class Effects:
         self._late_stops = late_stops
         self._quarantine = quarantine
 
-    def carry_out_now(self, effect: Now) -> None:
-        """Carry out what takes something away."""
+    def carry_out_now(self, effects: Iterable[Now]) -> None:
+        """Carry out what takes something away, in order. If one fails the others are carried out, then it is raised."""
+        with Each() as each:
+            for effect in effects:
+                each.do(self._take_away, effect)
+
+    def carry_out_later(self, effects: Iterable[Later]) -> None:
+        """Carry out what acts, in order; what it rests on is durable. If one fails it is as with the others.
+
+        What was decided and is durable happens, such as an answer. Then the actor fails, and the next one ends what
+        was begun.
+        """
+        with Each() as each:
+            for effect in effects:
+                each.do(self._act, effect)
+
+    def _take_away(self, effect: Now) -> None:
         match effect:
             case HaltRun():
                 self._runs.halt(effect)
@@ -136,62 +152,60 @@ class Effects:
                 at = self._ports.clock.wall()
                 self._ports.dead_letters.add(effect.kind, effect.why, effect.address, at, effect.shown, effect.count)
 
-    def carry_out_later(self, effects: Iterable[Later]) -> None:
-        """Carry out what acts, in order; what it rests on is durable."""
-        for effect in effects:
-            match effect:
-                case AnswerRequest():
-                    if effect.reply is not None:
-                        effect.reply.try_set(effect.answer)
-                case StartRun():
-                    self._runs.start(effect.run_id)
-                case OpenBarrier():
-                    self._live.protocol.runs.open_barrier(effect)
-                case GivePermit():
-                    deadline_s = self._ports.settings.call_deadline_s
-                    self._runs.tell(effect.run_id, Permit(effect.call_id, effect.cell, effect.token, deadline_s))
-                case GiveAnswer():
-                    self._runs.tell(effect.run_id, CallAnswered(effect.call_id, effect.result))
-                case GiveSpawn():
-                    self._live.hosts.begun(effect.permit.process_id)
-                    self._runs.tell(effect.run_id, effect.permit)
-                case GiveSteering():
-                    self._runs.tell(effect.run_id, effect.steered)
-                case ReturnCredit():
-                    record = self._live.protocol.state.record(effect.run_id)
-                    if record is not None:
-                        record.credit.give(effect.size)
-                case ShowEphemeral():
-                    self._ports.publisher.ephemeral(effect.event)
-                case ForgetPart():
-                    self._forget_part(effect)
-                case ForgetSession():
-                    self._forget_session()
-                case AdoptRun():
-                    self._runs.adopt(effect.run_id)
-                case SpawnOwn():
-                    self._runs.tell(effect.address.run, TreeTaken(effect.address.call or "", effect.process_id))
-                    self._trees.spawn(effect)
-                case SayHandedOver():
-                    self._live.protocol.trees.handed_over(effect.process_id)
-                    settle(effect.handed, None)
-                case SaySaved():
-                    settle(effect.saved, None)
-                case ReleaseHost():
-                    self._live.hosts.release(effect.process_id)
-                case KeepHost():
-                    self._live.protocol.trees.handed_over(effect.process_id)
-                    self._trees.watch_host(effect.process_id)
-                case AdoptTree():
-                    owned = self._live.protocol.state.owned.get(effect.process_id)
-                    if owned is not None:
-                        self._trees.adopt(owned.address, owned.id, None)
-                        self._trees.watch_host(owned.id)
-                case RefuseDeleted():
-                    self._late_stops.refused(effect.request)
-                    refuse(self._live.session, effect.request, effect.reply, effect.error)
-                case ForgetStop():
-                    self._late_stops.forget(effect.request_id)
+    def _act(self, effect: Later) -> None:
+        match effect:
+            case AnswerRequest():
+                if effect.reply is not None:
+                    effect.reply.try_set(effect.answer)
+            case StartRun():
+                self._runs.start(effect.run_id)
+            case OpenBarrier():
+                self._live.protocol.runs.open_barrier(effect)
+            case GivePermit():
+                deadline_s = self._ports.settings.call_deadline_s
+                self._runs.tell(effect.run_id, Permit(effect.call_id, effect.cell, effect.token, deadline_s))
+            case GiveAnswer():
+                self._runs.tell(effect.run_id, CallAnswered(effect.call_id, effect.result))
+            case GiveSpawn():
+                self._live.hosts.begun(effect.permit.process_id)
+                self._runs.tell(effect.run_id, effect.permit)
+            case GiveSteering():
+                self._runs.tell(effect.run_id, effect.steered)
+            case ReturnCredit():
+                record = self._live.protocol.state.record(effect.run_id)
+                if record is not None:
+                    record.credit.give(effect.size)
+            case ShowEphemeral():
+                self._ports.publisher.ephemeral(effect.event)
+            case ForgetPart():
+                self._forget_part(effect)
+            case ForgetSession():
+                self._forget_session()
+            case AdoptRun():
+                self._runs.adopt(effect.run_id)
+            case SpawnOwn():
+                self._runs.tell(effect.address.run, TreeTaken(effect.address.call or "", effect.process_id))
+                self._trees.spawn(effect)
+            case SayHandedOver():
+                self._live.protocol.trees.handed_over(effect.process_id)
+                settle(effect.handed, None)
+            case SaySaved():
+                settle(effect.saved, None)
+            case ReleaseHost():
+                self._live.hosts.release(effect.process_id)
+            case KeepHost():
+                self._live.protocol.trees.handed_over(effect.process_id)
+                self._trees.watch_host(effect.process_id)
+            case AdoptTree():
+                owned = self._live.protocol.state.owned.get(effect.process_id)
+                if owned is not None:
+                    self._trees.adopt(owned.address, owned.id, None)
+                    self._trees.watch_host(owned.id)
+            case RefuseDeleted():
+                self._late_stops.refused(effect.request)
+                refuse(self._live.session, effect.request, effect.reply, effect.error)
+            case ForgetStop():
+                self._late_stops.forget(effect.request_id)
 
     def _forget_part(self, part: ForgetPart) -> None:
         match part.keeper:

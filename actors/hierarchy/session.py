@@ -36,6 +36,7 @@ from actors.hierarchy.tool_host import release_unheard
 from actors.hierarchy.tree_actors import TreeActors
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
+from actors.kernel.each import Each
 from actors.kernel.future import ReplyFuture
 from actors.messages import (
     CallEnded,
@@ -328,12 +329,7 @@ class SessionActor(Actor):
 
     def on_stop(self) -> None:
         """Close every gate: what this incarnation started is adopted by the next one, and is already ending."""
-        self._hand_back_stash()
-        self._late_stops.answer_all_held()
-        self._live.hosts.end(self._ports.processes)
-        at = self._ports.clock.wall()
-        reason = "the session's actor was stopped"
-        self._protocol.abandon(Provenance(source="actor.failure", reason=reason, initiated_at=at))
+        self._let_go("the session's actor was stopped")
 
     def on_failure(
         self,
@@ -342,17 +338,26 @@ class SessionActor(Actor):
         traceback: TracebackType | None,  # noqa: ARG002  # Pykka's signature
     ) -> None:
         """Close every gate at once: nothing of this generation begins while the session is being restarted."""
-        self._hand_back_stash()
-        self._late_stops.answer_all_held()
-        self._live.hosts.end(self._ports.processes, self.failed_at)
         name = exception_type.__name__ if exception_type else "failure"
-        reason = f"the session's actor failed: {name}: {exception_value}"
+        self._let_go(f"the session's actor failed: {name}: {exception_value}", failed=True)
+
+    def _let_go(self, reason: str, *, failed: bool = False) -> None:
+        """Close every gate, last of all; and certainly, whatever else fails."""
         cause = Provenance(source="actor.failure", reason=reason, initiated_at=self._ports.clock.wall())
-        if self._quarantine.on:
-            # Only a person starts this session again, and a tree has to have an owner: end those that are about to be
-            # spawned, and those of an incarnation before, which this one may not have read.
-            grace_s = self._ports.settings.grace_s
-            for process_id in self._protocol.state.owned:
-                self._trees.end(process_id, Halt(cause, grace_s))
-            self._ports.processes.kill_session(self._live.session, grace_s)
-        self._protocol.abandon(cause)
+        with Each() as each:
+            each.do(self._hand_back_stash)
+            each.do(self._late_stops.answer_all_held)
+            each.do(self._live.hosts.end, self._ports.processes, self.failed_at)
+            if failed and self._quarantine.on:
+                each.do(self._end_trees, cause)
+            each.do(self._protocol.abandon, cause)
+
+    def _end_trees(self, cause: Provenance) -> None:
+        """It has failed in quarantine: only a person starts this session again, and a tree has to have an owner.
+
+        End those that are about to be spawned, and those of an incarnation before, which this one may not have read.
+        """
+        grace_s = self._ports.settings.grace_s
+        for process_id in self._protocol.state.owned:
+            self._trees.end(process_id, Halt(cause, grace_s))
+        self._ports.processes.kill_session(self._live.session, grace_s)

@@ -5,6 +5,7 @@
     mailbox.py      Mailbox: two lanes, and a closed state that leaves no `ask` without an answer
     dispatcher.py   the worker threads; the dispatcher of tests, which has one thread and a seed
     future.py       replies
+    each.py         Each: steps of which none keeps another from being done
     waker.py        Waker: wakes one coroutine, from any thread
     registry.py     Pykka's registry, with a hash table for its list
     thread_role.py  threads that may not wait

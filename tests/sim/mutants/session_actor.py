@@ -31,7 +31,14 @@ BUMP_AFTER_HALT: Final = """
 
 SESSION_ACTOR: Final = (
     # ── SessionActor ──
-    mutant("a failing session leaves its gates open", "L2", SessionActor, "on_failure", "self._protocol.abandon(", "("),
+    mutant(
+        "a failing session leaves its gates open",
+        "L2",
+        SessionActor,
+        "_let_go",
+        "each.do(self._protocol.abandon, cause)",
+        "pass",
+    ),
     mutant(
         "a deadline of an earlier incarnation counts",
         "L7",
@@ -44,8 +51,8 @@ SESSION_ACTOR: Final = (
         "a session that fails in quarantine leaves its trees",
         "L3",
         SessionActor,
-        "on_failure",
-        "if self._quarantine.on:",
+        "_let_go",
+        "if failed and self._quarantine.on:",
         "if False:",
     ),
     # ── Reading ──
