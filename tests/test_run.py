@@ -27,6 +27,7 @@ from actors.messages import (
     RunExpired,
     RunFinished,
     SpawnPermit,
+    SpawnRefused,
     SpawnRequested,
     ToolResult,
 )
@@ -235,6 +236,17 @@ def test_l2_a_spawn_whose_call_is_gone_when_its_permit_comes_is_not_made_and_tha
         (report,) = run.reports(ProcessReport)
         assert isinstance(report.news, ProcessEnded)
         assert (report.process_id, report.news.how, report.news.proven) == ("proc_1", How.NOT_STARTED, True)
+
+
+def test_l14_the_cell_of_a_permit_behind_its_refusal_is_not_kept() -> None:
+    with World(0) as world:
+        run = Alone(world)
+        spec, cell = SpawnSpec(("sim",), "sim"), Cell[None]()
+        run.tell(SpawnRequested(run.address.of_call("call_1"), "proc_1", spec))
+        run.tell(SpawnRefused("call_1", "proc_1"), SpawnPermit("call_1", "proc_1", cell))
+        (actor,) = [one for one in world.actors(RunActor) if one.key == "x"]
+        assert not actor._cells
+        assert not cell.start()
 
 
 @pytest.mark.parametrize("owner", [Owner.RUN, Owner.SESSION])

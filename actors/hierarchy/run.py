@@ -398,7 +398,8 @@ class RunActor(Actor):
         self._undecided.discard(decided.process_id)
         if isinstance(decided, SpawnRefused):
             self._forget_tree(decided.process_id)
-        else:
+        elif decided.process_id in self._processes:
+            # Else a refusal was ahead of it: nothing is spawned.
             self._cells[decided.process_id] = decided.cell
         if not decided.call_id:
             self._own_spawn_decided(decided)
