@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 from actors.ids import ID_MAX_CHARS, OWN_PREFIXES, new_request_id
 
+USER: Final = "user"
+"""The origin of what a person sends."""
+
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -323,7 +326,7 @@ class NewMessage(Request, frozen=True, kw_only=True, tag=True):
         """The policy that applies: the given one, else the default of the origin."""
         if self.policy is not None:
             return self.policy
-        return Policy.INTERRUPT if self.origin == "user" else Policy.ENQUEUE
+        return Policy.INTERRUPT if self.origin == USER else Policy.ENQUEUE
 
 
 class Stop(Request, frozen=True, kw_only=True, tag=True):
@@ -414,7 +417,7 @@ class Answer(Request, frozen=True, kw_only=True, tag=True):
     content: the answer to a question; or why a call is not allowed.
     allow: True or False to a call that asks whether it may start. False to a question: it is not answered. None
         answers a question.
-    origin: who answers.
+    origin: who answers. Whether a call may start only a person says (``user``).
     """
 
     call_id: str

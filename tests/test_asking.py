@@ -224,6 +224,20 @@ def test_an_approval_has_to_allow_or_decline_and_an_invalid_call_is_not_asked_ab
     assert [event.data["call_id"] for event in log(session) if event.kind == "call.waiting"] == [call_id]
 
 
+@pytest.mark.parametrize("allow", [True, False])
+def test_l2_only_a_person_says_whether_a_call_may_start(kit: Kit, allow: bool) -> None:
+    session = kit.session(calls, tools=[remove])
+    run_id = say(session)
+    call_id = waits(session)
+    with pytest.raises(Invalid, match="only a person") as refused:
+        answer(session, call_id, "as the rules say", allow=allow, origin="bot")
+    assert (refused.value.expected, refused.value.got) == ("origin='user', a person", "origin='bot'")
+    assert "Stop" in refused.value.remedy
+    assert session.status().asking[0].call_id == call_id, "what is refused changes nothing"
+    answer(session, call_id, allow=True)
+    assert result_of(session, run_id)[0] == "finished"
+
+
 @pytest.mark.parametrize("kind", ["task", "thread"])
 def test_a_function_of_the_agents_own_may_need_approval(kit: Kit, kind: str) -> None:
     began = list[str]()

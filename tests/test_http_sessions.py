@@ -711,6 +711,27 @@ def test_a_call_that_waits_is_listed_and_answered_once(api: Api) -> None:
     assert get(client, f"/v1/runs/{run_id}")["result"] == "yes"
 
 
+def test_l2_over_the_api_too_only_a_person_allows_a_call(api: Api) -> None:
+    @tool(isolation="task", approve=True)
+    async def wipe() -> str:
+        """Wipe it."""
+        return "wiped"
+
+    async def agent(turn: AsyncTurn) -> str:
+        return (await turn.call("wipe")).content
+
+    client = api.start(agent, tools=[wipe])
+    run_id = say(client)["run_id"]
+    until(lambda: get(client, "/v1/sessions/s1")["asking"])
+    body = {"call_id": get(client, "/v1/sessions/s1")["asking"][0]["call_id"], "allow": True}
+    refused = client.post("/v1/sessions/s1/answer", json={**body, "origin": "bot"})
+    assert (refused.status_code, code(refused)) == (400, "invalid")
+    assert "Stop" in refused.json()["error"]["remedy"]
+    assert client.post("/v1/sessions/s1/answer", json=body).status_code == 200
+    check_rest(api.session())
+    assert get(client, f"/v1/runs/{run_id}")["result"] == "wiped"
+
+
 def test_a_page_of_runs_that_is_full_holds_the_newest(api: Api) -> None:
     client = api.start(answers, limits=Limits(page_bytes=1))
     runs = []

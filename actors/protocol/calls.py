@@ -39,7 +39,7 @@ from actors.protocol.processes import Processes
 from actors.protocol.run_record import CallRecord, Part, RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import CloseCall, GiveAnswer, GivePermit, MakeWait, RefuseCall, ReturnCredit
-from actors.requests import Answer
+from actors.requests import USER, Answer
 from actors.usage import Usage, of_answer
 
 ONE_CALL: Final = Usage(calls=1)
@@ -203,7 +203,8 @@ class Calls:
 
         Raises:
             NotFound: no such call waits: it may be over, or have been answered.
-            Invalid: it does not say whether the call is allowed; or it allows a question, and does not answer it.
+            Invalid: it does not say whether the call is allowed, or it is not a person who says that; or it allows a
+                question, and does not answer it.
             TooLarge: its content is.
         """
         state, record = self._state, self._state.active
@@ -413,6 +414,13 @@ def _check_answer(answer: Answer, approval: bool, max_bytes: int) -> None:
             expected="allow=True or allow=False",
             got="neither",
             remedy="say it: Answer(call_id=…, allow=True)",
+        )
+    if approval and answer.origin != USER:
+        raise Invalid(
+            "only a person can allow this call, or decline it",
+            expected=f"origin={USER!r}, a person",
+            got=f"origin={answer.origin!r}",
+            remedy="let a person answer; to end the run instead, send a Stop",
         )
     if not approval and answer.allow and not answer.content.strip():
         # The first answer stands, and an empty text is none that was meant.

@@ -14,7 +14,7 @@ from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
 from actors.protocol.turns import Turns
-from actors.requests import Accepted, NewMessage, Resume, Resumed, Withdraw, Withdrawn
+from actors.requests import USER, Accepted, NewMessage, Resume, Resumed, Withdraw, Withdrawn
 from actors.run_status import RunStatus
 
 
@@ -83,7 +83,7 @@ class Intake:
                 got=f"run {active.id}",
                 remedy="wait for it, stop it, or use another policy",
             )
-        if queue.parked and message.origin != "user":
+        if queue.parked and message.origin != USER:
             # Parked messages wait for a person, and this one waits behind them. A run may be active: a retry after a
             # failure of the store, which the Stop that parked them was not about.
             return self._enqueue(message, at)

@@ -15,7 +15,7 @@ import msgspec
 from actors.errors import QueueFull
 from actors.model import Message, Role
 from actors.ports import WaitingRow
-from actors.requests import NewMessage
+from actors.requests import USER, NewMessage
 
 
 def as_message(message: NewMessage, run_id: str | None, at: float | None = None) -> Message:
@@ -36,7 +36,7 @@ def as_message(message: NewMessage, run_id: str | None, at: float | None = None)
 
 def chooses_agent(message: NewMessage) -> bool:
     """True if a message names an agent, and so chooses it for the session too; the first of a session does always."""
-    return message.agent is not None and message.origin == "user"
+    return message.agent is not None and message.origin == USER
 
 
 @dataclass(slots=True)

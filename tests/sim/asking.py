@@ -67,6 +67,7 @@ class AskingLaws:
         if self._tools[call] == ALLOWED:
             assert answer is not None, f"{call} starts, and nobody was asked (L2)"
             assert answer.data["allow"] is True, f"{call} starts, and was declined (L2)"
+            assert answer.data["by"] == "user", f"{call} starts, and {answer.data['by']} has allowed it (L2)"
 
     def _ended(self, call: str, event: Event) -> None:
         outcome, content, answer = event.data["outcome"], event.data["content"], self._answers.get(call)

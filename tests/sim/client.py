@@ -234,7 +234,9 @@ class Client:
                 asked = [one for one in self.world.disk.events(self._session) if one.kind == "call.waiting"]
                 call_id = asked[-1 - which % len(asked)].data["call_id"] if asked else "call_of_nobody"
                 made = self._id()
-                return Answer(id=made, call_id=call_id, content=f"as {made} says", allow=allow)
+                # A bot that allows it: it may answer a question alone.
+                origin, allow = ("bot", True) if allow == "bot" else ("user", allow)
+                return Answer(id=made, call_id=call_id, content=f"as {made} says", allow=allow, origin=origin)
             case ("delete",):
                 return Delete(id=self._id(), source="user.test", reason="as the script says")
             case ("repeat", int(which)):

@@ -84,7 +84,7 @@ def with_answers(random: Random, script: Iterable[Op]) -> Iterator[Op]:
     for op in script:
         yield op
         while random.random() < 0.4:
-            answer: Op = ("answer", random.choice((0, 0, 0, 0, 1, 2)), random.choice((True, True, False, None)))
+            answer: Op = ("answer", random.choice((0, 0, 0, 0, 1, 2)), random.choice((True, True, False, None, "bot")))
             if random.random() < 0.15:
                 answer = ("at", "t", answer)
             if random.random() < 0.15:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from actors.hierarchy.batches import Batches
+from actors.protocol import calls
 from actors.protocol.calls import Calls
 from tests.sim.mutants.mutant import at_once, mutant
 
@@ -34,6 +35,14 @@ ASKING: Final = (
         "self.end(record, call, _closed(record, call, state, finished, cause), at)",
         "self.end(record, call, ToolResult(Outcome.NOT_STARTED, notes.declined('')) if call.waits_for_person "
         "else _closed(record, call, state, finished, cause), at)",
+    ),
+    mutant(
+        "a bot allows a call that needs approval",
+        "L2",
+        calls,
+        "_check_answer",
+        "if approval and answer.origin != USER:",
+        "if False:",
     ),
     mutant("an agent has an answer before it is durable", "L12", Batches, "send_step", *at_once("GiveAnswer")),
 )
