@@ -61,7 +61,7 @@ AGENTS: Final = (
         "L12",
         SessionState,
         "restore",
-        "    self.choice = row.choice\n",
-        "",
+        "self.choice = row.choice",
+        "pass",
     ),
 )
