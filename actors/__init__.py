@@ -71,6 +71,7 @@ from actors.model import (
     ReturnReason,
     Row,
     RunInfo,
+    RunParent,
     Scope,
     SessionActivity,
     SessionStatus,
@@ -80,6 +81,7 @@ from actors.model import (
 )
 from actors.parts import AnswerInfo, BlockPart, CallPart, MediaPart, TextPart
 from actors.plugin.answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
+from actors.plugin.delegation import Delegated
 from actors.plugin.emitting import AsyncEmit, Emit
 from actors.plugin.offering import offer_anthropic, offer_openai, offer_responses
 from actors.plugin.registration import Tool, tool
@@ -127,6 +129,7 @@ __all__ = [
     "CallPart",
     "CancelToken",
     "CountermandError",
+    "Delegated",
     "Delete",
     "Deleted",
     "Effect",
@@ -168,6 +171,7 @@ __all__ = [
     "RunActor",
     "RunCancelled",
     "RunInfo",
+    "RunParent",
     "RunStatus",
     "Scope",
     "Secret",

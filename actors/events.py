@@ -38,6 +38,7 @@ from actors.model import (
     Provenance,
     Receipt,
     ReturnReason,
+    RunParent,
     StopOutcome,
     Where,
 )
@@ -69,6 +70,8 @@ class EventKind(StrEnum):
     RUN_STARTED = "run.started"
     RUN_OUTPUT = "run.output"
     RUN_STATUS = "run.status"
+    RUN_CHILD = "run.child"
+    RUN_CHILD_ENDED = "run.child_ended"
     RUN_ENDED = "run.ended"
     RECEIPT_FILED = "receipt.filed"
     RECEIPT_AMENDED = "receipt.amended"
@@ -373,6 +376,35 @@ class RunStartedData(Data, frozen=True, kw_only=True):
             "1970. Left out: the host had not loaded it when the run began, or does not say; or there is no host."
         ),
     ] = None
+    parent: Annotated[RunParent | None, Meta(description="Whose child run it is. Left out: nobody's.")] = None
+
+
+class RunChildData(Data, frozen=True, kw_only=True):
+    """A child run began, in a session of its own, as a part of this run. Its own events are in that session."""
+
+    event_kind: ClassVar[EventKind] = EventKind.RUN_CHILD
+
+    call_id: CallId
+    run_id: Annotated[str, Meta(description="The id of the child run.")]
+    session: Annotated[str, Meta(description="The session in which it runs.")]
+    agent: Annotated[str, Meta(description="Its agent's name.")]
+
+
+class RunChildEndedData(Data, frozen=True, kw_only=True):
+    """The receipt of a child run is filed, so this run's need not wait for it any more; or it never began."""
+
+    event_kind: ClassVar[EventKind] = EventKind.RUN_CHILD_ENDED
+
+    call_id: CallId
+    run_id: Annotated[str, Meta(description="The id of the child run.")]
+    session: Annotated[str, Meta(description="The session in which it ran.")]
+    status: Annotated[RunStatus | None, Meta(description="Its last status; null: it never began.")] = always(None)
+    receipt_id: Annotated[str | None, Meta(description="The id of its receipt. Left out: it has none.")] = None
+    how: Annotated[How, Meta(description="How it ended, as the receipt of this run has it.")] = always(How.OTHER)
+    reaped: Annotated[int, Meta(description="Number of its processes that are proven dead.")] = always(0)
+    proven: Annotated[bool, Meta(description="True: all of it is proven to have ended.")] = always(False)
+    note: Note = ""
+    provenance: OptionalCause = None
 
 
 class RunOutputData(Data, frozen=True, kw_only=True):
@@ -574,6 +606,8 @@ EventData: TypeAlias = (
     | ProcessHandedOverData
     | ProcessTakenBackData
     | RunStartedData
+    | RunChildData
+    | RunChildEndedData
     | RunOutputData
     | RunStatusData
     | RunEndedData

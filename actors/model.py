@@ -245,6 +245,8 @@ class PartKind(Extensible):
     """A stray: a task of an event loop."""
     REMOTE = "remote"
     """What a command such as ``ssh`` may have left running out of reach."""
+    RUN = "run"
+    """A child run: another agent, in a session of its own."""
     OTHER = "other"
     """A kind that this version does not know."""
 
@@ -531,9 +533,19 @@ class Event(Struct, frozen=True):
     at: float
 
 
+class RunParent(Struct, frozen=True):
+    """Whose part a child run is: the session, the run and the call that delegated to it. `depth`: 1 below a run."""
+
+    session: str
+    run_id: str
+    call_id: str
+    depth: int = 1
+
+
 class RunInfo(Struct, frozen=True):
     """A run as the store holds it. Times: seconds, epoch, UTC. `result` is what the agent returned.
 
+    `parent`: whose child run it is; None: nobody's.
     `effects`: those that the agent itself had begun behind guards when the run was closed.
     `settled`: its receipt is filed. `late`: that receipt names an abandoned part whose end may still be reported.
     `usage`: its tokens, as far as its agent says them, and its calls.
@@ -560,6 +572,7 @@ class RunInfo(Struct, frozen=True):
     late: bool = False
     effects: tuple[Effect, ...] = ()
     usage: Usage = Usage()
+    parent: RunParent | None = None
 
 
 class SessionStatus(Struct, frozen=True):

@@ -33,6 +33,7 @@ from actors.model import (
     Receipt,
     Row,
     RunInfo,
+    RunParent,
     StopOutcome,
     TreeState,
 )
@@ -236,8 +237,27 @@ class SpawnSpec(Struct, frozen=True):
         return f"SpawnSpec({self.name!r}, {self.argv!r}, env of {', '.join(self.env) or 'nothing'})"
 
 
+class ChildSpec(Struct, frozen=True):
+    """A child run to have, in place of a process tree.
+
+    name: the agent. message: its input. session: where it runs. traceparent: as in `NewMessage`.
+    token: of the call that delegates; the token of the child run hangs below it.
+    parent: whose part it is; None while it waits for its permit.
+    """
+
+    name: str
+    message: str
+    session: str
+    token: CancelToken
+    traceparent: str | None = None
+    parent: RunParent | None = None
+
+
 class Processes(Protocol):
-    """Process trees, each with its warden. All reports go to the actor that owns the tree."""
+    """Process trees, each with its warden. All reports go to the actor that owns the tree.
+
+    Child runs are adopted, ended and forgotten likewise, each under its id: see `Children`.
+    """
 
     def spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str = "") -> None:
         """Register `process_id`, of a `session`, then spawn. Never blocks, and never raises because a spawn failed.
@@ -269,7 +289,8 @@ class Processes(Protocol):
         For an id that this instance never spawned, the ledger of its warden is read: ProcessEnded follows when that
         warden is done, or it says that nothing was found.
 
-        `session`: to which it belongs from now on, if it was spawned for none; see `kill_session`.
+        `session`: to which it belongs from now on, if it was spawned for none; see `kill_session`. Of a child run it is
+        where that runs.
         """
 
     def read_output(self, process_id: str) -> None:
@@ -286,6 +307,18 @@ class Processes(Protocol):
 
     def forget_session(self, session: str) -> None:
         """Delete the output files of a deleted session, all of whose trees have ended."""
+
+
+class Children(Protocol):
+    """Child runs, each in its session. All else about them goes through `Processes`."""
+
+    def start(self, run_id: str, spec: ChildSpec, owner: ActorRef[Any]) -> None:
+        """Register `run_id`, then have the run.
+
+        The owner receives ChildStarted, ChildClosed and ProcessEnded, in this order; or only ProcessEnded
+        (NOT_STARTED). ProcessRemaining comes before the end if the receipt of the child run names what could not be
+        ended.
+        """
 
 
 # ── The store ─────────────────────────────────────────────────────────────────────────────────────
@@ -343,6 +376,7 @@ class ProcessRow(Struct, frozen=True):
 
     end: the receipt's row of a tree that has ended.
     call_id: of the call that asked for it, or whose tool runs in it; empty if the agent did, and if it is its host.
+    child: the session of a child run, whose id is `process_id`; its `kind` is ``run``.
     host: what it is called, if it is a host: the agent that runs in it, or the tool (`actors.plugin.registration`).
     kind: not ``process`` for a stray, which is on record once it is found: see `Strays`. Then `call_id` is empty if the
         agent started it, and `born` and `ours` are as in `StrayFound`.
@@ -372,6 +406,7 @@ class ProcessRow(Struct, frozen=True):
     born: str = ""
     ours: bool = True
     host: str = ""
+    child: str = ""
 
 
 class WaitingRow(Struct, frozen=True):
@@ -538,6 +573,9 @@ class Store(Protocol):
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session, after all earlier batches; send Loaded or LoadFailed."""
 
+    def find_run(self, session: str, run_id: str, owner: ActorRef[Any]) -> None:
+        """Read a settled run and its receipt, after all earlier batches; send ChildFound."""
+
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Write a Stop to the stop journal, which does not wait for the store; idempotent.
 
@@ -569,6 +607,7 @@ class Settings(Struct, frozen=True):
         session.
     `passivate_s`: a session that was unused for this long (at most twice as long) leaves memory; None: never.
     `max_tokens`, `max_calls`: with the deadline the budget of each run; see `Budget`.
+    `children_max`: open child runs of one run; `children_depth_max`: how deep runs may stand below one another.
     """
 
     agent: str = "shell"
@@ -593,6 +632,8 @@ class Settings(Struct, frozen=True):
     passivate_s: float | None = None
     max_tokens: int | None = None
     max_calls: int | None = None
+    children_max: int = 8
+    children_depth_max: int = 3
 
     @property
     def budget(self) -> Budget:
@@ -605,6 +646,7 @@ class Ports:
     """Everything that an actor is given: the ports, the settings, and its dispatcher.
 
     hosts: None where no agent runs in hosts.
+    children: None where no run may have child runs.
     """
 
     clock: Clock
@@ -618,11 +660,14 @@ class Ports:
     dead_letters: DeadLetters
     settings: Settings
     hosts: Hosts | None = None
+    children: Children | None = None
 
 
 __all__ = [
     "Batch",
     "CallRow",
+    "ChildSpec",
+    "Children",
     "Clock",
     "Executor",
     "HostedAgent",

@@ -41,6 +41,7 @@ from actors.ids import ID_MAX_CHARS, OWN_PREFIXES, new_request_id
 USER: Final = "user"
 """The origin of what a person sends."""
 
+SESSION_NAME_MAX_CHARS: Final = 128
 _TRACEPARENT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -128,6 +129,18 @@ def _check_bool(message: Struct, name: str) -> None:
             got=shown(value),
             remedy=f"give {name} as a bool",
         )
+
+
+def checked_session(name: object) -> str:
+    """Return the name of a session. Raises Invalid if none can have it."""
+    if not isinstance(name, str) or not name.strip() or len(name) > SESSION_NAME_MAX_CHARS or not name.isprintable():
+        raise Invalid(
+            "a session cannot have this name",
+            expected=f"1 to {SESSION_NAME_MAX_CHARS} printable characters",
+            got=shown(name),
+            remedy="choose another name, such as 's1'",
+        )
+    return name
 
 
 # ── Requests from outside (all on the urgent lane, which keeps a client's order) ──────────────────

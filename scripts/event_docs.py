@@ -29,6 +29,7 @@ from actors.model import (
     Receipt,
     ReturnReason,
     Row,
+    RunParent,
     Signalled,
     StopOutcome,
     Where,
@@ -41,7 +42,7 @@ TARGET: Final = Path(__file__).parents[1] / "docs" / "events.md"
 _FIELDS: Final = re.compile(r"^([a-z_]+(, [a-z_]+)*: )")
 """The beginning of a line of a docstring that is about fields."""
 WORDS: Final[tuple[type[StrEnum], ...]] = (RunStatus, Outcome, StopOutcome, PartKind, How, ReturnReason, Where)
-NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Effect, Signalled, TextPart, MediaPart)
+NOUNS: Final[tuple[type[Struct], ...]] = (Provenance, Receipt, Row, Effect, Signalled, RunParent, TextPart, MediaPart)
 
 HEAD: Final = """# Events
 

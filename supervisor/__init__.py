@@ -10,6 +10,7 @@ The map, from the outside in:
     live_tree.py        the live tree: session, run, call, process
     live_processes.py   every live process and its owner
     router.py           SupervisorActor: routes, restarts, quarantines, passivates, drains
+    child_runs.py       child runs as a port: they are started and ended as process trees are
     retention.py        deletes sessions for their age or their number
     agents/ tools/      the shell agent and the shell tool
     tool_hosts.py       starts the processes in which tools run

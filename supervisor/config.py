@@ -35,6 +35,8 @@ _NUMBERS: Final = (
     "attachments_max",
     "attachments_max_bytes",
     "attachments_kept_bytes",
+    "children_max",
+    "children_depth_max",
     "spool_max_bytes",
     "spool_total_bytes",
 )
@@ -109,6 +111,8 @@ class Config:
         max_tokens: tokens of input and output that a run may use, as its agent counts them; one that uses more expires.
             None: any number.
         max_calls: calls that a run may start; one that asks for more expires. None: any number.
+        children_max: limit on the open child runs of a run: those of other agents, to which its agent has delegated.
+        children_depth_max: how deep child runs may stand below one another. 0: no agent may delegate.
         queue_max: limit on the waiting messages of a session.
         message_max_bytes: limit on the size of a message, in UTF-8, without its attachments.
         attachments_max: limit on the attachments of one message, or of one result of a tool.
@@ -147,6 +151,8 @@ class Config:
     call_deadline_s: float | None = None
     max_tokens: int | None = None
     max_calls: int | None = None
+    children_max: int = 8
+    children_depth_max: int = 3
     queue_max: int = 1000
     message_max_bytes: int = 1_048_576
     attachments_max: int = 20
@@ -198,7 +204,7 @@ class Config:
             value = getattr(self, key)
             if key in _MAY_BE_ANY and value is None:
                 continue
-            smallest = 0 if key.startswith("spool_") else 1
+            smallest = 0 if key.startswith("spool_") or key == "children_depth_max" else 1
             if not is_number(value, smallest):
                 raise _invalid(key, f"a whole number, at least {smallest}", value)
         if self.barrier not in tuple(Barrier):
@@ -218,6 +224,8 @@ class Config:
             call_deadline_s=self.call_deadline_s,
             max_tokens=self.max_tokens,
             max_calls=self.max_calls,
+            children_max=self.children_max,
+            children_depth_max=self.children_depth_max,
             queue_max=self.queue_max,
             message_max_bytes=self.message_max_bytes,
             attachments_max=self.attachments_max,

@@ -30,6 +30,8 @@ from actors.kernel.future import ReplyFuture
 from actors.kernel.mailbox import Mailbox
 from actors.messages import (
     Activate,
+    ChildCommand,
+    ChildWanted,
     Drain,
     DrainOver,
     Erased,
@@ -51,6 +53,7 @@ from actors.model import Provenance, ServicePhase
 from actors.plugin.registration import Plugins
 from actors.ports import Ports
 from actors.requests import Inspect, Stop
+from supervisor.child_runs import ChildLinks
 
 INTERRUPT_SLACK_S = 2.0
 LOOK_FIRST_S = 5.0
@@ -111,6 +114,7 @@ class SupervisorActor(Actor):
         # Sessions that were sent Passivate, until they answer that they stay, or their Down; and those that leave.
         self._asked_to_leave: set[str] = set()
         self._leaving: set[str] = set()
+        self._child_links = ChildLinks(self.actor_ref, ports.clock)
 
     def on_start(self) -> None:
         """Start to look for old sessions, if there is a retention."""
@@ -148,6 +152,8 @@ class SupervisorActor(Actor):
                 self._drain_over(message)
             case Ping():
                 return self._pong()
+            case _ if isinstance(message, ChildCommand):
+                self._child_links.take(message)
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
         return None
@@ -194,7 +200,8 @@ class SupervisorActor(Actor):
             reply.try_set_exception(error)
 
     def _forward(self, route: Route, reply: ReplyFuture[Any] | None) -> None:
-        taken = isinstance(route.message, Stop | Inspect)
+        # A child run is a part of a run, which may come to its end.
+        taken = isinstance(route.message, Stop | Inspect | ChildWanted)
         if self._shutting_down and route.session not in self.children and not taken:
             error = ShuttingDown(
                 "the supervisor is shutting down",

@@ -26,10 +26,11 @@ from actors.messages import Activate, DrainOver, Old, Ping, PluginsMended, Pong,
 from actors.model import Event, Policy
 from actors.plugin.registration import Plugins, Tool, Unloaded, duration
 from actors.ports import Ports
-from actors.text import shown
+from actors.requests import checked_session
 from supervisor.agent import Agent
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.ages import Ages
+from supervisor.child_runs import ChildRuns
 from supervisor.clock import SystemClock
 from supervisor.config import AgentFunction, Config, absolute
 from supervisor.containment.layers import Layers
@@ -52,7 +53,6 @@ from supervisor.strays.strays import Strays
 from supervisor.tool_hosts import tool_hosts
 from supervisor.tools.shell import shell as shell_tool
 
-SESSION_NAME_MAX_CHARS: Final = 128
 DISPATCHER_THREADS: Final = 4
 CLOSE_STEP_S: Final = 10.0
 # How long the end of a tree is waited for. Its run names it abandoned long before; a later proof amends the receipt.
@@ -123,7 +123,7 @@ class Supervisor:
             name: 1 to 128 printable characters.
             policies: for messages without a policy, by origin, such as ``{"user": "enqueue"}``.
         """
-        check_session_name(name)
+        checked_session(name)
         kept = self._store.journal.of
         return SessionHandle(name, self._actor, self._store.reader, self._hub, policies, self._state_dir, kept)
 
@@ -385,23 +385,26 @@ class Supervisor:
         self._dispatcher = PooledDispatcher(DISPATCHER_THREADS, name="countermand")
         self._undo.append(lambda: self._dispatcher.close(CLOSE_STEP_S))
         self._dead_letters = DeadLetters()
+        child_runs = ChildRuns(self._processes)
         ports = Ports(
             clock=self._clock,
             ids=RandomIds(),
             executor=self._executor,
             strays=self._strays,
-            processes=self._processes,
+            processes=child_runs,
             store=self._store,
             publisher=self._hub,
             dispatcher=self._dispatcher,
             dead_letters=self._dead_letters,
             settings=config.settings,
             hosts=self._hosts,
+            children=child_runs,
         )
         self._retention = Retention(config.retention_s, config.sessions_max)
         self._ages = Ages(self._clock)
         self._actor = SupervisorActor.start(ports, plugins, None, self._old if self._retention.limited else None)
         self._undo.append(self._stop_actor)
+        child_runs.route_through(self._actor)
         # Sessions with an unfinished run, with messages that no Stop parked, or with a Stop in the journal.
         for session in self._store.unfinished():
             self._actor.tell(Activate(session))
@@ -434,17 +437,6 @@ class Supervisor:
     def _stop_actor(self) -> None:
         with contextlib.suppress(Timeout, ActorDeadError):
             self._actor.stop(timeout=CLOSE_STEP_S)
-
-
-def check_session_name(name: object) -> None:
-    """Raise Invalid unless `name` can name a session."""
-    if not isinstance(name, str) or not name.strip() or len(name) > SESSION_NAME_MAX_CHARS or not name.isprintable():
-        raise Invalid(
-            "a session cannot have this name",
-            expected=f"1 to {SESSION_NAME_MAX_CHARS} printable characters",
-            got=shown(name),
-            remedy="choose another name, such as 's1'",
-        )
 
 
 def plugins_of(config: Config) -> Plugins:

@@ -3,13 +3,19 @@
 Theory of operation. The executing side moves a cell ``granted -> started -> finished``; the fencing side moves it
 ``granted -> void`` or ``started -> closed``. Each move is a compare-and-set under a lock that covers nothing else. So
 exactly one side wins each move, and both can read which (law L2).
+
+A cell may have a token. The cancel of that, or of one above it, is a fence that comes from elsewhere: a child run is
+fenced by its parent's session, which does not have the cells of the child. So a cell starts under its token's lock.
 """
 
 from __future__ import annotations
 
 import threading
 from enum import StrEnum
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from actors.gate.token import CancelToken
 
 R = TypeVar("R")
 
@@ -25,17 +31,25 @@ class CellState(StrEnum):
 
 
 class Cell(Generic[R]):
-    """The gate of one call or one spawn. Every method may be called from any thread."""
+    """The gate of one call or one spawn. Every method may be called from any thread.
 
-    __slots__ = ("_lock", "_result", "_state")
+    Args:
+        token: once it is cancelled the cell does not start; None: it has none.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_lock", "_result", "_state", "_token")
+
+    def __init__(self, token: CancelToken | None = None) -> None:
         self._lock = threading.Lock()
+        self._token = token
         self._state = CellState.GRANTED
         self._result: R | None = None
 
     def start(self) -> bool:
         """Move ``granted -> started``. Returns False if a fence came first; then the work must not begin."""
+        return self._start() if self._token is None else self._token.begin(self._start)
+
+    def _start(self) -> bool:
         with self._lock:
             if self._state is not CellState.GRANTED:
                 return False

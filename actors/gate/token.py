@@ -145,6 +145,21 @@ class CancelToken:
                 self._over = provenance
         return self.effects
 
+    def begin(self, start: Callable[[], bool]) -> bool:
+        """Return what `start` returns; or False, without calling it, if this token or one above it is cancelled.
+
+        Under the lock: once the cancel of a token above has returned, nothing begins any more.
+        """
+        with self._lock:
+            return self._cause() is None and start()
+
+    def _cause(self) -> Provenance | None:
+        """Return who cancelled it; a cancel that has reached only a token above it so far was first too."""
+        cause, above = self._provenance, self._parent
+        while cause is None and above is not None:
+            cause, above = above._provenance, above._parent
+        return cause
+
     def _begin_effect(self, name: str) -> None:
         """Count an effect as begun, or raise RunCancelled."""
         if self._effects is None:
@@ -154,11 +169,7 @@ class CancelToken:
                     self._effects = fresh
         effects = self._effects
         with self._lock:
-            cause = self._provenance or self._over
-            above = self._parent
-            while cause is None and above is not None:
-                # A cancel that has reached only the parent so far was first too.
-                cause, above = above._provenance, above._parent
+            cause = self._provenance or self._over or self._cause()
             if cause is None:
                 effects.begin(name)
                 return

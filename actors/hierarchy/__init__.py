@@ -16,6 +16,7 @@ The parts of a session, from the top down:
     serving.py      a request is decided, and its step is sent
     draining.py     in a shutdown, the session says once that it is quiet
     passivation.py  a session that is not used leaves memory
+    parents.py      who waits for reports on child runs of the session
     batches.py      steps on their way to the store
     effects.py      what a step decided is carried out
     run_actors.py   the actors of its runs

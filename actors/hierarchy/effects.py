@@ -67,6 +67,7 @@ from actors.protocol.step import (
     SpawnOwn,
     StartRun,
     TakeTree,
+    TellParent,
 )
 
 
@@ -154,9 +155,9 @@ class Effects:
 
     def _act(self, effect: Later) -> None:
         match effect:
-            case AnswerRequest():
-                if effect.reply is not None:
-                    effect.reply.try_set(effect.answer)
+            case AnswerRequest(reply=reply, answer=answer) | TellParent(reply=reply, report=answer):
+                if reply is not None:
+                    reply.try_set(answer)
             case StartRun():
                 self._runs.start(effect.run_id)
             case OpenBarrier():

@@ -18,7 +18,7 @@ from typing import Any, Final
 from loguru import logger
 from pykka import ActorRef
 
-from actors.errors import CountermandError
+from actors.errors import CountermandError, StoreUnavailable
 from actors.hierarchy.answers import cannot_be_stored, unavailable, unknown
 from actors.hierarchy.batches import Batches, Sent
 from actors.hierarchy.incarnation import Incarnation, Phase
@@ -31,7 +31,7 @@ from actors.kernel.future import ReplyFuture
 from actors.messages import CommitFailed, Halt, TryStore
 from actors.model import Provenance, RunInfo, Scope
 from actors.ports import Ports
-from actors.protocol.step import AnswerRequest, RefuseDeleted, StartRun
+from actors.protocol.step import AnswerRequest, RefuseDeleted, StartRun, TellParent
 from actors.protocol.stops import is_of_stop, provenance_of
 from actors.requests import Accepted, OutsideRequest, Stop, Stopped
 
@@ -177,6 +177,9 @@ class Outage:
                 elif isinstance(effect, RefuseDeleted) and effect.reply is not None:
                     why = "the store did not take the deletion that this request came behind"
                     effect.reply.try_set_exception(unavailable(why, effect.request))
+                elif isinstance(effect, TellParent):
+                    # It asks again, and is told what is on record when the session was read.
+                    effect.reply.try_set_exception(StoreUnavailable(self._no_writes))
         for request, reply in self._live.protocol.deletion.call_off():
             if reply is not None:
                 reply.try_set_exception(unavailable(self._no_writes, request))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from actors.hierarchy.batches import Batches
 from actors.hierarchy.incarnation import Incarnation, Phase
 from actors.hierarchy.late_stops import LateStops
+from actors.hierarchy.parents import Parents
 from actors.kernel.actor import Actor, tell
 from actors.messages import Idle, IdleOver
 from actors.ports import Ports
@@ -24,14 +25,24 @@ class Passivation:
         live: the session.
         batches: what is not written yet.
         late_stops: Stops that the store is still to get.
+        parents: wait for reports on child runs.
     """
 
-    def __init__(self, owner: Actor, ports: Ports, live: Incarnation, batches: Batches, late_stops: LateStops) -> None:
+    def __init__(
+        self,
+        owner: Actor,
+        ports: Ports,
+        live: Incarnation,
+        batches: Batches,
+        late_stops: LateStops,
+        parents: Parents,
+    ) -> None:
         self._owner = owner
         self._ports = ports
         self._live = live
         self._batches = batches
         self._late_stops = late_stops
+        self._parents = parents
         # Whether a timer, or the supervisor, is to say when the session has been idle for its time.
         self._watched = False
         self._used = False
@@ -47,6 +58,7 @@ class Passivation:
             and not self._late_stops.pending
             and not self._late_stops.answers_pending
             and not self._owner.children
+            and self._parents.idle
         )
 
     def note_use(self) -> None:

@@ -21,6 +21,8 @@ from pykka import ActorRef
 from actors.gate.cell import Cell, CellState
 from actors.kernel.actor import Actor
 from actors.messages import (
+    ChildClosed,
+    ChildStarted,
     Halt,
     OutputRead,
     ProcessEnded,
@@ -33,7 +35,7 @@ from actors.messages import (
     Release,
 )
 from actors.model import Address, How, Owner
-from actors.ports import Ports, SpawnSpec
+from actors.ports import ChildSpec, Ports, SpawnSpec
 
 
 class ProcessActor(Actor):
@@ -43,7 +45,8 @@ class ProcessActor(Actor):
         ports: what it needs from outside.
         address: of the call that asked for the tree.
         process_id: the tree's id.
-        spec: the command; None for a tree that runs already: the parent has the port report it to this actor.
+        spec: the command, or the child run in its place; None for a tree that runs already: the parent has the port
+            report it to this actor.
         cell: of the spawn; if it is closed, nothing is spawned.
         owner: to whom the tree belongs.
         listener: gets the news first, for the handle that waits in the tool; it must not block.
@@ -55,7 +58,7 @@ class ProcessActor(Actor):
         ports: Ports,
         address: Address,
         process_id: str,
-        spec: SpawnSpec | None,
+        spec: SpawnSpec | ChildSpec | None,
         cell: Cell[None] | None,
         *,
         owner: Owner = Owner.RUN,
@@ -92,12 +95,23 @@ class ProcessActor(Actor):
             self.stop()
             return
         self._running = True
-        self._ports.processes.spawn(self._process_id, self._spec, self.actor_ref, self._address.session)
+        if not isinstance(self._spec, ChildSpec):
+            self._ports.processes.spawn(self._process_id, self._spec, self.actor_ref, self._address.session)
+        else:
+            assert self._ports.children is not None, "a session that is started by hand delegates nothing"
+            self._ports.children.start(self._process_id, self._spec, self.actor_ref)
 
     def on_receive(self, message: Any) -> None:
         """Handle one message."""
         match message:
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining():
+            case (
+                ProcessStarted()
+                | ProcessOutput()
+                | ProcessExited()
+                | ProcessRemaining()
+                | ChildStarted()
+                | ChildClosed()
+            ):
                 self._report(message)
             case ProcessEnded():
                 self._running = False

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from loguru import logger
@@ -52,12 +52,8 @@ from actors.messages import (
     PermitRefused,
     PermitWaiting,
     ProcessEnded,
-    ProcessExited,
     ProcessNews,
-    ProcessOutput,
-    ProcessRemaining,
     ProcessReport,
-    ProcessStarted,
     RecancelExecution,
     RunDeadline,
     RunExpired,
@@ -91,7 +87,8 @@ class Adoption:
     """What an earlier actor of a run left, and how to end it.
 
     `agent`: the agent may still be executing. `calls`: ids of calls that may. `processes`: the id of each process tree
-    that may be alive, with the id of its call; that is empty if the agent itself spawned it. `host`: the id of the tree
+    that may be alive, with the id of its call; that is empty if the agent itself spawned it. `children`: of those that
+    are child runs, the session. `host`: the id of the tree
     in which the agent runs, if that may be alive. `strays`: what code of the run started by itself. `halt`: ends all.
     """
 
@@ -101,6 +98,7 @@ class Adoption:
     strays: tuple[ProcessRow, ...]
     halt: Halt
     host: str | None = None
+    children: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunActor(Actor):
@@ -196,8 +194,6 @@ class RunActor(Actor):
                 self._tree_taken(message)
             case ProcessReport():
                 self._process_report(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
-                self._tree_news(message)
             case StrayFound() | StrayEnded():
                 self._stray(message)
             case SteeringRequested():
@@ -228,6 +224,8 @@ class RunActor(Actor):
                 self._cancel_again(message)
             case Down():
                 self._child_down(message)
+            case _ if isinstance(message, ProcessNews):
+                self._tree_news(message)
             case _:
                 logger.warning("{} does not know {!r:.200}", self, message)
 
@@ -549,12 +547,13 @@ class RunActor(Actor):
         self._processes.pop(process_id, None)
         self._cells.pop(process_id, None)
 
-    def _take_tree(self, process_id: str, grace_s: float) -> None:
+    def _take_tree(self, process_id: str, grace_s: float, child: str = "") -> None:
+        """Take a tree over, and end it. `child`: the session of a child run that an earlier supervisor started."""
         if not claim_for_run_end(self._cells.get(process_id)):
             # It was handed over: the session has it.
             return
-        self._ports.processes.adopt(process_id, self.actor_ref, self._address.session)
-        self._ports.processes.kill(process_id, grace_s)
+        self._ports.processes.adopt(process_id, self.actor_ref, child or self._address.session)
+        self._ports.processes.kill(process_id, grace_s, self._address.session)
 
     def _adopt(self, adoption: Adoption) -> None:
         """Take over what an earlier actor of this run left. What the ports do not know has ended."""
@@ -576,7 +575,7 @@ class RunActor(Actor):
                 self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))
         for process_id, call_id in adoption.processes:
             self._processes[process_id] = call_id
-            self._take_tree(process_id, adoption.halt.grace_s)
+            self._take_tree(process_id, adoption.halt.grace_s, adoption.children.get(process_id, ""))
         if adoption.host is not None:
             self._processes[adoption.host] = ""
             self._host.adopt(adoption.host)

@@ -13,7 +13,7 @@ from actors.hierarchy.run_agent import RunStart
 from actors.kernel.actor import Actor, tell
 from actors.kernel.down import Down
 from actors.messages import Halt, KillDeadline
-from actors.model import STRAYS, PartKind
+from actors.model import STRAYS, Mode, PartKind
 from actors.plugin.registration import Plugins
 from actors.ports import Ports
 from actors.protocol.run_record import RunRecord
@@ -84,14 +84,15 @@ class RunActors:
         provenance = record.info.provenance or record.token.provenance
         assert provenance is not None, "only a closed run is adopted"
         open_parts = record.runner_parts()
-        trees = [record.processes[part.id].row for part in open_parts if part.kind == PartKind.PROCESS]
+        trees = [record.processes[part.id].row for part in open_parts if part.kind in (PartKind.PROCESS, PartKind.RUN)]
         adoption = Adoption(
             agent=any(part.kind == PartKind.AGENT for part in open_parts),
             calls=tuple(part.id for part in open_parts if part.kind == PartKind.CALL),
             processes=tuple((row.process_id, row.call_id) for row in trees if row.call_id or not row.host),
             host=next((row.process_id for row in trees if row.host and not row.call_id), None),
             strays=tuple(record.processes[part.id].row for part in open_parts if part.kind in STRAYS),
-            halt=Halt(provenance, self._live.grace_s(record.mode, record.info.agent)),
+            halt=Halt(provenance, self._grace_s(record, record.mode)),
+            children={row.process_id: row.child for row in trees if row.child},
         )
         self._start_actor(record, None, adoption)
 
@@ -105,10 +106,15 @@ class RunActors:
     def halt(self, halt: HaltRun) -> None:
         """End the parts of a run, and set the timer after which what is left is named abandoned."""
         record = self._live.protocol.state.record(halt.run_id)
-        grace_s = self._live.grace_s(halt.mode, "" if record is None else record.info.agent)
+        grace_s = self._live.grace_s(halt.mode) if record is None else self._grace_s(record, halt.mode)
         self.end_parts(halt.run_id, Halt(halt.provenance, grace_s))
         deadline = KillDeadline(halt.run_id, halt.stage, self._live.id)
         self._ports.clock.call_later(grace_s + self._ports.settings.kill_s, self._owner.actor_ref, deadline)
+
+    def _grace_s(self, record: RunRecord, mode: Mode) -> float:
+        """How many seconds the parts of a run have to end by themselves; a child run has no more than its parent."""
+        grace_s = self._live.grace_s(mode, record.info.agent)
+        return grace_s if record.grace_max_s is None else min(grace_s, record.grace_max_s)
 
     def halt_all(self, halt: Halt) -> None:
         """Tell every run actor to end what it has."""
@@ -128,7 +134,7 @@ class RunActors:
         elif record is not None and (parts := record.runner_parts()):
             for part in parts:
                 # A tree that was spawned for the session is in the record of its run until the run is closed.
-                if part.kind == PartKind.PROCESS and part.id not in self._live.protocol.state.owned:
+                if part.kind in (PartKind.PROCESS, PartKind.RUN) and part.id not in self._live.protocol.state.owned:
                     self._ports.processes.kill(part.id, halt.grace_s)
             self._ports.strays.end(record.address, halt.grace_s)
 

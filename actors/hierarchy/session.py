@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from loguru import logger
 from pykka import ActorRef
@@ -26,6 +26,7 @@ from actors.hierarchy.effects import Effects
 from actors.hierarchy.incarnation import Incarnation, Phase
 from actors.hierarchy.late_stops import LateStops
 from actors.hierarchy.outage import Outage
+from actors.hierarchy.parents import Parents
 from actors.hierarchy.passivation import Passivation
 from actors.hierarchy.quarantine import Quarantine
 from actors.hierarchy.reading import Reading
@@ -40,6 +41,10 @@ from actors.kernel.each import Each
 from actors.kernel.future import ReplyFuture
 from actors.messages import (
     CallEnded,
+    ChildClosed,
+    ChildFound,
+    ChildStarted,
+    ChildWanted,
     CommitFailed,
     Committed,
     Drain,
@@ -90,6 +95,9 @@ from actors.requests import (
     Withdraw,
 )
 
+HANDED_BACK: Final = Request | Inspect | ChildWanted
+"""What goes from a closed mailbox to the next incarnation."""
+
 
 class SessionActor(Actor):
     """The actor of one session.
@@ -130,7 +138,8 @@ class SessionActor(Actor):
         self._trees = trees = TreeActors(self, ports, live)
         effects = Effects(self, ports, live, runs, trees, late, quarantine)
         self._batches = batches = Batches(ref, ports, live, effects, late)
-        self._passivation = Passivation(self, ports, live, batches, late)
+        self._parents = parents = Parents(ref, ports, live, batches)
+        self._passivation = Passivation(self, ports, live, batches, late, parents)
         self._draining = draining = Draining(self, live, batches, stash, late)
         self._serving = serving = Serving(ref, self._mailbox, ports.clock, live, batches, draining, late)
         self._outage = outage = Outage(ref, ports, live, batches, runs, trees, serving, late, quarantine, cause)
@@ -159,14 +168,23 @@ class SessionActor(Actor):
 
     def on_turn_end(self) -> None:
         """Send what this turn decided as one batch."""
+        self._parents.decide()
         self._serving.flush()
+        self._parents.answer()
         self._passivation.watch()
 
     # ── Messages ──────────────────────────────────────────────────────────────────────────────────
 
     def on_receive(self, message: Any) -> Any:
         """Handle one message."""
+        if self._live.phase is Phase.SERVING:
+            self._protocol.child_runs.follow()
         match message:
+            case ChildWanted():
+                self._passivation.note_use()
+                self._parents.add(message, self.take_reply())
+            case ChildFound():
+                self._parents.found(message)
             case NewMessage() | Stop() | Resume() | Withdraw() | Answer() | Delete():
                 self._request(message, self.take_reply())
             case Inspect() if self._live.phase is Phase.LOADING and not self._stash.is_full:
@@ -246,7 +264,15 @@ class SessionActor(Actor):
                 logger.trace("{} does not take it from an actor that is replaced: {!r:.200}", self, message)
             case ProcessReport():
                 self._trees.report(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
+            case (
+                ProcessStarted()
+                | ProcessOutput()
+                | ProcessExited()
+                | ProcessRemaining()
+                | ProcessEnded()
+                | ChildStarted()
+                | ChildClosed()
+            ):
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._trees.news(message)
             case OutputRead():
@@ -300,12 +326,12 @@ class SessionActor(Actor):
 
     def hand_back(self, envelopes: list[Envelope[Any]]) -> None:
         """What is left in the closed mailbox goes to the next incarnation, through the router."""
-        requests = [envelope for envelope in envelopes if isinstance(envelope.message, Request | Inspect)]
+        requests = [envelope for envelope in envelopes if isinstance(envelope.message, HANDED_BACK)]
         if self.parent is not None:
             for envelope in requests:
                 route = Route(self._live.session, envelope.message, returned=True)
                 self.parent.actor_inbox.put(Envelope(route, envelope.reply_to))
-            envelopes = [envelope for envelope in envelopes if not isinstance(envelope.message, Request | Inspect)]
+            envelopes = [envelope for envelope in envelopes if not isinstance(envelope.message, HANDED_BACK)]
         if envelopes:
             super().hand_back(envelopes)
 

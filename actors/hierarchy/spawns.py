@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from pykka import ActorDeadError
@@ -21,6 +21,8 @@ from actors.gate.pending import Pending, fail, settle
 from actors.hierarchy.process import ProcessActor, claim_for_run_end
 from actors.kernel.actor import Actor, tell
 from actors.messages import (
+    ChildClosed,
+    ChildStarted,
     Halt,
     HandOverRequested,
     KillProcess,
@@ -41,11 +43,16 @@ from actors.messages import (
     TreeTaken,
 )
 from actors.model import Address, Mode, Outcome, Owner, Provenance
+from actors.plugin.child import Child
 from actors.plugin.spawning import Exit, Process, Spawn
-from actors.ports import Ports, SpawnSpec
+from actors.ports import ChildSpec, Ports, SpawnSpec
 
 if TYPE_CHECKING:
     from actors.gate.token import CancelToken
+
+CHILD_OF_MAX_CHARS: Final = 119
+CHILD_CHARS: Final = 8
+"""Of the end of an id, which is random. Together they are no longer than the name of a session may be."""
 
 
 class Spawns:
@@ -69,8 +76,8 @@ class Spawns:
         self._address = address
         self._who = who
         self._token = token
-        self._processes: dict[str, Process] = {}
-        self._specs: dict[str, SpawnSpec] = {}
+        self._processes: dict[str, Process | Child] = {}
+        self._specs: dict[str, SpawnSpec | ChildSpec] = {}
         self._cells: dict[str, Cell[None]] = {}
         self._open: set[str] = set()
         # Trees that were asked for on behalf of the session: whatever it decides, the owner does not end them.
@@ -87,13 +94,28 @@ class Spawns:
 
     def spawn(self, pending: Pending) -> Spawn:
         """Return the function that asks for a process."""
-        return Spawn(self._request, pending, self._ask_to_kill, self._request_hand_over, self._say_given_up)
+        return Spawn(
+            self._request,
+            pending,
+            self._ask_to_kill,
+            self._request_hand_over,
+            self._say_given_up,
+            self._request_child,
+        )
 
     def _request(self, spec: SpawnSpec, owner: Owner, process: Process) -> None:
         process_id = process._id = self._ports.ids.new("proc")
         env = {**spec.env, "COUNTERMAND_FENCE": self._address.fence}
         spec = msgspec.structs.replace(spec, env=env)
-        request = SpawnRequested(self._address, process_id, spec, process, owner)
+        self._send(SpawnRequested(self._address, process_id, spec, process, owner))
+
+    def _request_child(self, spec: ChildSpec, child: Child) -> None:
+        run_id = child._id = self._ports.ids.new("run")
+        child._session = spec.session or child_session(self._address.session, run_id)
+        spec = msgspec.structs.replace(spec, session=child._session)
+        self._send(SpawnRequested(self._address, run_id, spec, child))
+
+    def _send(self, request: SpawnRequested) -> None:
         try:
             self._owner.actor_ref.tell(request)
         except ActorDeadError:
@@ -127,6 +149,7 @@ class Spawns:
         self._processes[process_id] = request.process
         if request.owner is Owner.SESSION:
             self._asked.add(process_id)
+            assert isinstance(request.process, Process), "a child run belongs to its run"
             listener = _listener(request.process)
             request = SpawnRequested(address, process_id, spec, owner=Owner.SESSION, listener=listener)
             self._owner.tell_parent(request)
@@ -141,6 +164,8 @@ class Spawns:
         if spec is None:
             # A fence refused it while the permit was on the way: a refusal waits for no commit, so it came first.
             return
+        if isinstance(spec, ChildSpec):
+            spec = msgspec.structs.replace(spec, parent=permit.parent)
         if process_id in self._given_up or (self._token is not None and self._token.cancelled):
             # Nobody waits for it; or a deadline passed while the permit was on the way. The session does not know that
             # yet, and is told that nothing was spawned.
@@ -249,8 +274,14 @@ class Spawns:
         self._processes.pop(process_id, None)
 
 
-def _tell_handle(process: Process, news: ProcessNews) -> None:
+def _tell_handle(process: Process | Child, news: ProcessNews) -> None:
     """Bring news to those who wait for a process. Any thread; idempotent."""
+    if isinstance(process, Child):
+        if isinstance(news, ChildClosed):
+            process._has_closed(news.report)
+        elif isinstance(news, ProcessEnded):
+            process._has_ended(news)
+        return
     match news:
         case ProcessStarted():
             settle(process._started, news.pid)
@@ -258,7 +289,7 @@ def _tell_handle(process: Process, news: ProcessNews) -> None:
             settle(process._exited, _as_exit(news))
         case ProcessEnded():
             process._ended(OSError(news.note or "the process tree was lost"))
-        case ProcessOutput() | ProcessRemaining():
+        case ProcessOutput() | ProcessRemaining() | ChildStarted() | ChildClosed():
             pass
 
 
@@ -279,3 +310,8 @@ def _as_exit(news: ProcessExited) -> Exit:
         spool=news.spool,
         spooled_bytes=news.spooled_bytes,
     )
+
+
+def child_session(parent: str, run_id: str) -> str:
+    """Return the name of a new session for a child run: that of its parent's, and the end of its own id."""
+    return f"{parent[:CHILD_OF_MAX_CHARS]}.{run_id[-CHILD_CHARS:]}"

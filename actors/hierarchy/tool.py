@@ -29,6 +29,8 @@ from actors.messages import (
     CallDeadline,
     CallExpired,
     CallStarted,
+    ChildClosed,
+    ChildStarted,
     ExecutionEnded,
     ExecutionStarted,
     Halt,
@@ -181,7 +183,15 @@ class ToolActor(Actor):
                 self._stop_if_done()
             case ProcessReport():
                 self._process_news(message)
-            case ProcessStarted() | ProcessOutput() | ProcessExited() | ProcessRemaining() | ProcessEnded():
+            case (
+                ProcessStarted()
+                | ProcessOutput()
+                | ProcessExited()
+                | ProcessRemaining()
+                | ProcessEnded()
+                | ChildStarted()
+                | ChildClosed()
+            ):
                 # It comes from the port itself: the tree was taken over from a process actor that failed.
                 if self._host is not None:
                     self._host.hear(message)

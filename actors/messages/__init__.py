@@ -6,14 +6,18 @@ reports.py     to a session about its runs
 run.py         to a run, and through it to a tool
 tool.py        to a tool
 execution.py   to a run or a tool, about an execution
+children.py    between the sessions of a parent and of a child run
 process.py     to the actor of a process tree; its news, which go up to the owner of the tree
 result.py      the result of a tool call
 lanes.py       the base of commands, reports and timers: which lane of a mailbox a message takes
 """
 
+from actors.messages.children import ChildReport, ChildWanted
 from actors.messages.execution import ExecutionEnded, ExecutionStarted, RecancelExecution
 from actors.messages.lanes import Command, Report, TimerFired
 from actors.messages.process import (
+    ChildClosed,
+    ChildStarted,
     Halt,
     OutputRead,
     ProcessEnded,
@@ -65,6 +69,7 @@ from actors.messages.run import (
     TreeTaken,
 )
 from actors.messages.session import (
+    ChildFound,
     CommitFailed,
     Committed,
     Drain,
@@ -85,8 +90,16 @@ from actors.messages.session import (
 )
 from actors.messages.supervisor import (
     Activate,
+    AdoptChild,
+    AskChild,
+    ChildCommand,
+    ChildHeard,
     DrainOver,
+    EndChild,
+    EndChildren,
     Erased,
+    ForgetChild,
+    ForgetChildren,
     Idle,
     LookForOld,
     Old,
@@ -97,12 +110,15 @@ from actors.messages.supervisor import (
     Rested,
     Route,
     Shutdown,
+    StartChild,
 )
 from actors.messages.tool import CallDeadline, KillProcess
 
 __all__ = [
     "Activate",
+    "AdoptChild",
     "AnswerLeft",
+    "AskChild",
     "CallAnswered",
     "CallClosed",
     "CallDeadline",
@@ -111,15 +127,26 @@ __all__ = [
     "CallGivenUp",
     "CallRequested",
     "CallStarted",
+    "ChildClosed",
+    "ChildCommand",
+    "ChildFound",
+    "ChildHeard",
+    "ChildReport",
+    "ChildStarted",
+    "ChildWanted",
     "Command",
     "CommitFailed",
     "Committed",
     "Drain",
     "DrainOver",
+    "EndChild",
+    "EndChildren",
     "Erased",
     "ExecutionEnded",
     "ExecutionStarted",
     "Expire",
+    "ForgetChild",
+    "ForgetChildren",
     "GoOn",
     "Halt",
     "HandOffRequested",
@@ -172,6 +199,7 @@ __all__ = [
     "SpawnPermit",
     "SpawnRefused",
     "SpawnRequested",
+    "StartChild",
     "Steered",
     "SteeringRequested",
     "StopKept",

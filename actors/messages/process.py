@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from actors.messages.children import ChildReport
 from actors.messages.lanes import Command, Report
 from actors.model import How, Provenance, Row, Signalled
 
@@ -89,7 +90,8 @@ class ProcessEnded(Report, frozen=True):
     """The last report of a tree. `proven`: no process of it is left, by ECHILD; else it was lost, and `note` says how.
 
     `how` is the end of the command itself; NOT_STARTED if nothing was spawned. `rows` are the processes of the tree
-    that were seen; `reaped` counts all. `status` is as in ProcessExited, and None if it is not known.
+    that were seen; `reaped` counts all. `status` is as in ProcessExited, and None if it is not known. `child` is the
+    last report of a child run. ``out_of_reach``: what is left of it, if anything, cannot be seen.
     """
 
     process_id: str
@@ -103,9 +105,26 @@ class ProcessEnded(Report, frozen=True):
     rows: tuple[Row, ...] = ()
     signals: tuple[Signalled, ...] = ()
     note: str = ""
+    child: ChildReport | None = None
 
 
-ProcessNews: TypeAlias = ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded
+class ChildStarted(Report, frozen=True):
+    """The child run that stands where a tree does has begun, and that is durable."""
+
+    process_id: str
+    at: float
+
+
+class ChildClosed(Report, frozen=True):
+    """The child run has ended, or is ending: it brings nothing more, and its own parts may still be ending."""
+
+    process_id: str
+    report: ChildReport
+
+
+ProcessNews: TypeAlias = (
+    ProcessStarted | ProcessOutput | ProcessExited | ProcessRemaining | ProcessEnded | ChildStarted | ChildClosed
+)
 
 
 class ProcessKilled(Report, frozen=True):

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from contextvars import Context
 
+    from actors.plugin.child import Child
     from actors.plugin.foreign import Made
     from actors.plugin.spawning import Process
-    from actors.ports import SpawnSpec
+    from actors.ports import ChildSpec, SpawnSpec
 
 
 class Said(Report, frozen=True):
@@ -134,7 +135,7 @@ class CallExpired(Report, frozen=True):
 
 
 class SpawnRequested(Report, frozen=True):
-    """A tool, or an agent (then no call is in `address`), asks for a process; `process` is the handle that it has.
+    """A tool, or an agent (then no call is in `address`), asks for a process, or a child run; `process` is its handle.
 
     If the session is to own it, `listener` brings its news to that handle; it never blocks. `host`: what the host is
     called that was reserved for the call's tool, and runs already; then nothing is spawned, and there is no handle.
@@ -142,8 +143,8 @@ class SpawnRequested(Report, frozen=True):
 
     address: Address
     process_id: str
-    spec: SpawnSpec
-    process: Process | None = None
+    spec: SpawnSpec | ChildSpec
+    process: Process | Child | None = None
     owner: Owner = Owner.RUN
     listener: Callable[[ProcessNews], None] | None = None
     host: str = ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from actors.messages.lanes import Command, TimerFired
 from actors.messages.result import ToolResult
-from actors.model import Message, Provenance
+from actors.model import Message, Provenance, RunParent
 
 if TYPE_CHECKING:
     from actors.gate.cell import Cell
@@ -57,11 +57,15 @@ class CallClosed(Command, frozen=True):
 
 
 class SpawnPermit(Command, frozen=True):
-    """A process may be spawned: its record is committed and its cell granted. No `call_id`: it is the agent's own."""
+    """A process may be spawned: its record is committed and its cell granted. No `call_id`: it is the agent's own.
+
+    `parent`: what a child run is told of whose part it is.
+    """
 
     call_id: str
     process_id: str
     cell: Cell[None]
+    parent: RunParent | None = None
 
 
 class SpawnRefused(Command, frozen=True):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from msgspec import Struct
 
 from actors.messages.lanes import Command, TimerFired
-from actors.model import Provenance
+from actors.model import Provenance, Receipt, RunInfo
 
 if TYPE_CHECKING:
     from actors.ports import Snapshot
@@ -41,6 +41,15 @@ class Passivate(Command, frozen=True):
 
     It comes behind all messages routed to the session before; later ones are held until the session has answered.
     """
+
+
+class ChildFound(Command, frozen=True):
+    """What the store holds of a run that was settled, behind all batches before; None: no such run. Or an error."""
+
+    run_id: str
+    info: RunInfo | None = None
+    receipt: Receipt | None = None
+    error: str | None = None
 
 
 class Committed(Struct, frozen=True):

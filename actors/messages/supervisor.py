@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, TypeAlias
+
 from msgspec import Struct
 
+from actors.messages.children import ChildReport, ChildWanted
 from actors.messages.lanes import Command, Report, TimerFired
 from actors.model import ServicePhase
 from actors.requests import Inspect, OutsideRequest
+
+if TYPE_CHECKING:
+    from pykka import ActorRef
+
+    from actors.ports import ChildSpec
 
 
 class Route(Command, frozen=True):
@@ -16,7 +24,7 @@ class Route(Command, frozen=True):
     """
 
     session: str
-    message: OutsideRequest | Inspect
+    message: OutsideRequest | Inspect | ChildWanted
     returned: bool = False
 
 
@@ -89,3 +97,71 @@ class DrainOver(TimerFired, frozen=True):
 
     final: bool
     hurried: bool = False
+
+
+# ── Child runs, as the port of process trees has them (`Processes`) ───────────────────────────────
+
+
+class StartChild(Command, frozen=True):
+    """Have a run in another session; its news go to `owner`."""
+
+    run_id: str
+    spec: ChildSpec
+    owner: ActorRef[Any]
+
+
+class EndChild(Command, frozen=True):
+    """End a child run of a run of the session `parent`, with at most `grace_s` seconds of grace."""
+
+    run_id: str
+    grace_s: float
+    parent: str = ""
+
+
+class EndChildren(Command, frozen=True):
+    """End every child run of the runs of a session; see `EndChild`."""
+
+    parent: str
+    grace_s: float
+
+
+class AdoptChild(Command, frozen=True):
+    """Report to `owner` from now on, all anew. `session`: where the run is, if an earlier supervisor started it."""
+
+    run_id: str
+    owner: ActorRef[Any]
+    session: str
+
+
+class ForgetChild(Command, frozen=True):
+    """The end of a child run is on record."""
+
+    run_id: str
+
+
+class ForgetChildren(Command, frozen=True):
+    """Forget what has ended of the child runs of a session's runs, but these."""
+
+    parent: str
+    but: frozenset[str]
+
+
+class ChildHeard(Report, frozen=True):
+    """The answer to what a session was asked about a child run the `number`th time: its report, or an error."""
+
+    run_id: str
+    number: int
+    answer: ChildReport | BaseException
+
+
+class AskChild(TimerFired, frozen=True):
+    """Time to ask again, where the `number`th time there was no answer."""
+
+    run_id: str
+    number: int
+
+
+ChildCommand: TypeAlias = (
+    StartChild | EndChild | EndChildren | AdoptChild | ForgetChild | ForgetChildren | ChildHeard | AskChild
+)
+"""What the supervisor's actor is told of child runs."""

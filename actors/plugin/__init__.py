@@ -4,8 +4,10 @@
     turn_core.py     what both do apart from waiting: calls, credit, saved state, the agent's thread
     answers.py       the answer of a model, and its calls: what `turn.answer` begins
     asking.py        questions to a person, of an agent, or whether a tool may be called
+    delegation.py    a call whose work is a run of another agent, in a session of its own
     pieces.py        the pieces of a text, one for each event; bounds
     emitting.py      what a tool says while it runs
+    child.py         the handle of a child run
     spawning.py      `spawn`, for tools
     launcher.py      an executable that starts a command in a tree of the run, for libraries
     pipes.py         the pipes between a command and the code that has started it

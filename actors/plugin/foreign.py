@@ -45,11 +45,13 @@ class Foreign:
             thread: with a `ToolResult`, or with the exception that ends the call. Anything else is converted as what a
             tool returns. After a cancel too: the call is a part of its run until then.
         deadline_s: as of a tool.
+        child: the agent of the child run that it asks for; None: it asks for none.
     """
 
     name: str
     execute: Callable[[str, JsonObject, CancelToken, Spawn, Finish], None]
     deadline_s: float | None = None
+    child: str | None = None
     isolation: ClassVar[Isolation] = Isolation.HOST
 
 
@@ -90,6 +92,7 @@ class GatedTask(_Gated[T]):
     """An async function of the caller's: it runs on the loop on which it is gated, as a task."""
 
     isolation: ClassVar[Isolation] = Isolation.TASK
+    child: ClassVar[str | None] = None
     given: ClassVar[dict[str, str]] = {}
 
     def __init__(

@@ -18,7 +18,7 @@ import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Struct
@@ -95,6 +95,9 @@ class Tool:
             that a schema cannot describe; the schema is not valid (see `ArgumentSchema`); or the deadline is not a
             number of seconds.
     """
+
+    child: ClassVar[None] = None
+    """It asks for no child run: see `Foreign`."""
 
     def __init__(
         self,

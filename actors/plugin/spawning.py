@@ -25,9 +25,10 @@ from actors.errors import Invalid
 from actors.gate.pending import Pending, fail, may_wait
 from actors.gate.token import CancelBoundary
 from actors.model import Owner
+from actors.plugin.child import Child
 from actors.plugin.launcher import Launcher
 from actors.plugin.pipes import FOLLOW, PIPE, AsyncInput, AsyncOutput, End, InputFile, OutputFile, Pipes, Theirs
-from actors.ports import SpawnSpec
+from actors.ports import ChildSpec, SpawnSpec
 from actors.text import shown
 
 PTY_SIZE_MAX = 10_000
@@ -93,6 +94,7 @@ class _Door:
 
 
 Request = Callable[[SpawnSpec, Owner, "Process"], None]
+RequestChild = Callable[[ChildSpec, Child], None]
 HandOver = Callable[["Process", Future[None]], None]
 
 
@@ -397,7 +399,9 @@ class Spawn:
         kill: Callable[[Process, float], None],
         hand_over: HandOver | None = None,
         give_up: Callable[[Process], None] = lambda _: None,
+        request_child: RequestChild | None = None,
     ) -> None:
+        self._request_child = request_child
         self._request = request
         self._pending = pending
         self._kill = kill
@@ -502,6 +506,14 @@ class Spawn:
             ends.close()
             raise
         return _Launched(process._exited, process.kill)
+
+    def child(self, spec: ChildSpec) -> Child:
+        """Ask for a child run, without waiting."""
+        self._pending.token.raise_if_cancelled()
+        assert self._request_child is not None, "a call that delegates can reach its actor"
+        child = Child(self._pending)
+        self._request_child(spec, child)
+        return child
 
     def begin(self, spec: SpawnSpec, owner: Owner | str = Owner.RUN) -> Process:
         """Ask for a process, without waiting. Pipes that its spec asks for are opened, unless it has them."""

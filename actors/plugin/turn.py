@@ -19,6 +19,7 @@ from actors.model import Address, Json, JsonObject, Message, Provenance
 from actors.parts import MediaPart
 from actors.plugin.answers import AsyncModelAnswer, ModelAnswer
 from actors.plugin.asking import answer_of
+from actors.plugin.delegation import Delegated
 from actors.plugin.foreign import GatedTask, GatedThread, Show
 from actors.plugin.pieces import pieces
 from actors.plugin.registration import Tool, duration, is_async
@@ -138,6 +139,14 @@ class Turn(_TurnBase):
     def files(self, max_bytes: int = FILES_MAX_BYTES) -> dict[str, bytes]:
         """Read the bytes of the thread's newest files, for a rendering; see `AsyncTurn.files`."""
         return {part.attachment: self.attachment(part) for part in newest_media(self.messages, max_bytes)}
+
+    def delegate(self, agent: str, message: str, *, session: str | None = None) -> Delegated:
+        """Have another agent answer a message, as a part of this run; see `AsyncTurn.delegate`."""
+        core = self._core
+        delegation, call = core.prepare_delegation(agent, message, session)
+        self._spend(call.size)
+        call_id, reply = core.request_call(call)
+        return delegation.outcome(core.called(call_id, core.pending.wait(reply, None)))
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
         """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""
@@ -297,6 +306,32 @@ class AsyncTurn(_TurnBase):
         `max_bytes` together. A rendering names the others.
         """
         return {part.attachment: await self.attachment(part) for part in newest_media(self.messages, max_bytes)}
+
+    async def delegate(self, agent: str, message: str, *, session: str | None = None) -> Delegated:
+        """Have another agent answer a message, as a part of this run: ``await turn.delegate("researcher", "Find …")``.
+
+        It is a call named ``delegate`` in the thread. The other agent runs in a session of its own, which can be
+        followed, stopped and talked to like any; its run is a *child run* of this one. Whatever ends this run ends the
+        child run, in the same instant and for the same cause, and the receipt of this run waits for its. It ends with
+        this run at the latest; cancelling this await ends it too. What ends the child run alone gives an `interrupted`
+        result.
+
+        Args:
+            agent: its name.
+            message: its input.
+            session: where it runs: a session in which nothing runs or waits, new or not. None: a new one, whose name
+                begins with this session's.
+
+        Returns:
+            What came of it. An agent that failed, a refusal (no such agent, too deep, too many at once, a session that
+            is in use) and an interruption are results too, with `is_error`.
+
+        Raises:
+            Invalid: an argument is not usable.
+        """
+        async with self._boundary:
+            delegation, call = self._core.prepare_delegation(agent, message, session)
+            return delegation.outcome(await self._called(call))
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
         """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.

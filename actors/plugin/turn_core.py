@@ -48,6 +48,7 @@ from actors.parts import MediaPart, given_parts
 from actors.plugin.answers import ANSWERS_OPEN_MAX
 from actors.plugin.argument_schema import checked
 from actors.plugin.asking import ASK, approval_of, question_of
+from actors.plugin.delegation import DELEGATE, Delegation
 from actors.plugin.execution import misfit
 from actors.plugin.foreign import Foreign, GatedTask, Made
 from actors.plugin.pieces import bounded
@@ -365,6 +366,11 @@ class TurnCore:
         named = None if provider_id is None else storable(str(provider_id))[:PROVIDER_ID_MAX_CHARS]
         call = self.prepare_call(tool, arguments, made, ask=ask, schema=schema, secret=secret)
         return call._replace(provider_id=named, where=where)
+
+    def prepare_delegation(self, agent: str, message: str, session: str | None) -> tuple[Delegation, PreparedCall]:
+        """Prepare a call whose work is a child run. Raises Invalid if an argument is not usable."""
+        delegation = Delegation(agent, message, session, self.traceparent())
+        return delegation, self.prepare_call(DELEGATE, delegation.arguments, delegation.foreign)
 
     def request_call(self, call: PreparedCall) -> tuple[str, Future[ToolResult]]:
         """Ask for a call; its credit was taken before. Returns its id, and the future of its result."""

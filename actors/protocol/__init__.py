@@ -2,6 +2,7 @@
 
     protocol.py      Protocol: builds the deciders and routes to them; its head says who calls whom
     restoration.py   how a session is restored from the store
+    child_runs.py    child runs in this session: begun, fenced and reported for a parent in another one
     requests.py      requests from outside: each is decided once; deletion of the session
     stops.py         Stop
     intake.py        NewMessage, Resume, Withdraw
@@ -23,6 +24,7 @@
     queue.py         messages that wait
     request_book.py  request ids and their answers
     step.py          what one turn of the mailbox decided: events, rows, effects
+    child_link.py    a child run as its parent's side knows it; its head has the theory of child runs
     notes.py         texts about interruptions, for the model
 
 It may import the nouns and the gate. `hierarchy` carries out what is decided here.

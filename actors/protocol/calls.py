@@ -31,11 +31,19 @@ from actors.events import (
 )
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
-from actors.messages import AnswerLeft, CallExpired, CallGivenUp, CallRequested, CallStarted, ToolResult
+from actors.messages import (
+    AnswerLeft,
+    CallExpired,
+    CallGivenUp,
+    CallRequested,
+    CallStarted,
+    ProcessReport,
+    ToolResult,
+)
 from actors.model import Address, Barrier, CallState, How, Isolation, Outcome, PartKind, Provenance
 from actors.ports import CallRow
 from actors.protocol import notes
-from actors.protocol.processes import Processes
+from actors.protocol.processes import Processes, child_depth
 from actors.protocol.run_record import CallRecord, Part, RunRecord
 from actors.protocol.state import SessionState
 from actors.protocol.step import CloseCall, GiveAnswer, GivePermit, MakeWait, RefuseCall, ReturnCredit
@@ -73,6 +81,8 @@ class Calls:
         problem = request.problem
         if problem is None and len(record.open_calls()) >= state.settings.calls_open_max:
             problem = f"too many calls are open: at most {state.settings.calls_open_max} at once"
+        if problem is None and request.made is not None and request.made.child is not None:
+            problem = self._child_problem(record, request.made.child)
         row = CallRow(
             session=state.session,
             run_id=record.id,
@@ -107,6 +117,26 @@ class Calls:
         elif answer is None:
             return self._begin(record, call, at)
         return None
+
+    def _child_problem(self, record: RunRecord, agent: str) -> str | None:
+        """Return why a run may have no child run of this agent; None: it may."""
+        limit = self._state.settings.children_depth_max
+        if child_depth(record) > limit:
+            return f"child runs may stand at most {limit} deep below one another"
+        unavailable = self._state.unavailable(agent)
+        return None if unavailable is None else str(unavailable)
+
+    def child_ended(self, report: ProcessReport, cause: Provenance) -> None:
+        """Something ended the child run of a call, and not the call: close it for the same cause."""
+        record, call = self._state.open_run(report.address), self._state.call(report.address)
+        if record is None or call is None or call.cell is None or call.token is None:
+            return
+        at = self._state.clock.wall()
+        state, finished = call.cell.close()
+        call.token.cancel(cause)
+        result = _closed(record, call, state, finished, cause)
+        self._state.step.now.append(CloseCall(record.id, call.row.call_id, result, cause))
+        self._cut(record, call, result, at, cause)
 
     def _begin(self, record: RunRecord, call: CallRecord, at: float) -> str | None:
         """Let a valid call wait for a person, if it has a question; else decide on it. Returns as `_decide` does."""
@@ -258,8 +288,8 @@ class Calls:
 
     def _grant(self, record: RunRecord, call: CallRecord) -> None:
         """Grant a call: its cell, token and part exist before the permit leaves (after the commit)."""
-        cell: Cell[ToolResult] = Cell()
         token = CancelToken(self._state.notify, record.token)
+        cell: Cell[ToolResult] = Cell(token)
         call.cell, call.token = cell, token
         call.row = msgspec.structs.replace(call.row, state=CallState.GRANTED)
         call_id = call.row.call_id

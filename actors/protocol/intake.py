@@ -33,16 +33,9 @@ class Intake:
         """Take a message: it starts a run, steers one, or waits."""
         state = self._state
         # Behind messages that choose an agent for the session, one that names none is for that agent.
-        self._refuse_unless_serving("a new message", message.agent or state.queue.chosen_agent or state.agent)
-        # The content stands for its exact bytes if it is not UTF-8.
-        size = len(message.content.encode() if message.raw is None else message.raw)
-        if size > state.settings.message_max_bytes:
-            raise TooLarge(
-                "the message is too large",
-                expected=f"at most {state.settings.message_max_bytes} bytes of UTF-8",
-                got=f"{size} bytes",
-                remedy="send it in parts, or put it in a file that the agent can read",
-            )
+        agent = message.agent or state.queue.chosen_agent or state.agent
+        self.refuse_unless_serving("a new message", agent, draining=state.draining)
+        self.refuse_too_large(message)
         refused = state.too_large(message.media)
         if refused is not None:
             raise refused
@@ -145,7 +138,26 @@ class Intake:
         own = tuple(m.id for m in messages if m.id in inputs and m.role == Role.USER and m.origin == origin)
         self._state.event(MessageRetractedData(run_id=record.id, ids=own), record)
 
-    def _refuse_unless_serving(self, what: str, agent: str) -> None:
+    def refuse_too_large(self, message: NewMessage) -> None:
+        """Raise TooLarge if a message is larger than one may be."""
+        # The content stands for its exact bytes if it is not UTF-8.
+        size = len(message.content.encode() if message.raw is None else message.raw)
+        limit = self._state.settings.message_max_bytes
+        if size > limit:
+            raise TooLarge(
+                "the message is too large",
+                expected=f"at most {limit} bytes of UTF-8",
+                got=f"{size} bytes",
+                remedy="send it in parts, or put it in a file that the agent can read",
+            )
+
+    def refuse_unless_serving(self, what: str, agent: str, *, draining: bool) -> None:
+        """Refuse what the session does not take now. `draining`: the supervisor is too far in its shutdown for it.
+
+        Raises:
+            NotFound, Quarantined, ShuttingDown: as they say.
+            AgentUnavailable, NotFound: the agent cannot run.
+        """
         state = self._state
         if state.deleting is not None:
             raise NotFound(
@@ -161,7 +173,7 @@ class Intake:
                 got=what,
                 remedy="look at the log for the failure, mend it, and restart the supervisor",
             )
-        if state.draining:
+        if draining:
             raise ShuttingDown(
                 f"{what} is refused: the supervisor is shutting down",
                 expected="Stop, which it still takes",
@@ -177,7 +189,8 @@ class Intake:
     def resume(self, resume: Resume, at: float) -> Resumed:
         """Start a run with all that waits, or with the thread as it is."""
         state = self._state
-        self._refuse_unless_serving("a Resume", state.queue.first_agent or state.agent)
+        agent = state.queue.first_agent or state.agent
+        self.refuse_unless_serving("a Resume", agent, draining=state.draining)
         if state.active is not None:
             raise RunActive(
                 "a run is active, there is nothing to resume",

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from actors.events import ProcessEndedData, ProcessStartedData
+from actors.events import ProcessEndedData, ProcessStartedData, RunChildData, RunChildEndedData
 from actors.messages import (
     CallEnded,
+    ChildClosed,
+    ChildStarted,
     ProcessEnded,
     ProcessExited,
     ProcessKilled,
@@ -135,6 +137,13 @@ class PartReports:
                 part.ended_by(news.provenance)
             case ProcessKilled():
                 state.dead_letter("process_killed", "its run is over, and ends it", report.address, report.process_id)
+            case ChildStarted() as news:
+                self._child_started(record, part, report, news)
+            case ChildClosed() as news:
+                cause = news.report.provenance
+                if cause is not None and self._run_is_open(report.address):
+                    part.ended_by(cause)
+                    self._calls.child_ended(report, cause)
             case ProcessEnded() as news:
                 self._process_ended(record, part, report, news)
 
@@ -157,6 +166,13 @@ class PartReports:
             )
             self._state.event(data, record)
 
+    def _child_started(self, record: RunRecord, part: Part, report: ProcessReport, news: ChildStarted) -> None:
+        known, part.started_at = part.started_at, news.at if part.started_at is None else part.started_at
+        if known is None and self._run_is_open(report.address):
+            child = record.processes[report.process_id].row.child
+            data = RunChildData(call_id=report.address.call or "", run_id=part.id, session=child, agent=part.name)
+            self._state.event(data, record)
+
     def _process_ended(self, record: RunRecord, part: Part, report: ProcessReport, news: ProcessEnded) -> None:
         state = self._state
         if part.ended or (part.lost and not news.proven):
@@ -167,8 +183,37 @@ class PartReports:
         if news.proven:
             self._processes.forget(record, report.process_id)
         part.end_process(news)
+        if news.how is How.OUT_OF_REACH:
+            record.unseen.add(part.id)
         at = state.clock.wall()
-        data = ProcessEndedData(
+        state.event(self._ended_data(record, part, report, news), record)
+        if not news.proven:
+            return
+        process = record.processes.get(report.process_id)
+        if process is not None:
+            self._processes.end_row(process, part)
+        self._runs.part_ended(record, at)
+
+    @staticmethod
+    def _ended_data(
+        record: RunRecord, part: Part, report: ProcessReport, news: ProcessEnded
+    ) -> ProcessEndedData | RunChildEndedData:
+        if part.kind == PartKind.RUN:
+            child, row = news.child, record.processes[part.id].row
+            receipt = None if child is None else child.receipt
+            return RunChildEndedData(
+                call_id=row.call_id,
+                run_id=part.id,
+                session=row.child,
+                status=None if child is None else child.status,
+                receipt_id=None if receipt is None else receipt.receipt_id,
+                how=news.how,
+                reaped=news.reaped,
+                proven=news.proven and news.how is not How.OUT_OF_REACH,
+                note=news.note,
+                provenance=part.provenance,
+            )
+        return ProcessEndedData(
             call_id=report.address.call,
             process_id=report.process_id,
             how=news.how,
@@ -178,13 +223,6 @@ class PartReports:
             note=news.note,
             provenance=part.provenance,
         )
-        state.event(data, record)
-        if not news.proven:
-            return
-        process = record.processes.get(report.process_id)
-        if process is not None:
-            self._processes.end_row(process, part)
-        self._runs.part_ended(record, at)
 
     # ── Strays ───────────────────────────────────────────────────────────────────────────────────────
 

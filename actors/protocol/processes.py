@@ -11,8 +11,8 @@ import msgspec
 from actors.events import RunOutputData, ToolOutputData
 from actors.gate.cell import Cell, CellState
 from actors.messages import ProcessOutput, ProcessReport, SpawnGivenUp, SpawnPermit, SpawnRequested
-from actors.model import Address, Barrier, How, Owner, PartKind, TreeState
-from actors.ports import ProcessRow
+from actors.model import Address, Barrier, How, Owner, PartKind, RunParent, TreeState
+from actors.ports import ChildSpec, ProcessRow
 from actors.protocol import notes
 from actors.protocol.owned_tree import OwnedTree, part_of
 from actors.protocol.run_record import (
@@ -125,31 +125,46 @@ class Processes:
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
         limit = state.settings.processes_max
+        child = request.spec if isinstance(request.spec, ChildSpec) else None
+        kind = PartKind.PROCESS if child is None else PartKind.RUN
+        limit = limit if child is None else state.settings.children_max
         # A host is not one of those that it has spawned.
-        trees = [part.id for part in record.open_parts() if part.kind == PartKind.PROCESS]
+        trees = [part.id for part in record.open_parts() if part.kind == kind]
         spawned = [one for one in trees if one not in record.processes or not record.processes[one].row.host]
         if len(spawned) >= limit and not request.host:
             self._refuse_over_limit(record, request, limit)
             return
-        cell: Cell[None] = Cell()
+        call = record.calls.get(call_id)
+        cell: Cell[None] = Cell(record.token if call is None else call.token)
         row = ProcessRow(
-            state.session, record.id, call_id, process_id, storable(name), TreeState.GRANTED, host=request.host
+            state.session,
+            record.id,
+            call_id,
+            process_id,
+            storable(name),
+            TreeState.GRANTED,
+            host=request.host,
+            kind=kind,
+            child="" if child is None else child.session,
         )
         record.processes[process_id] = ProcessRecord(row, cell)
-        record.add(Part(process_id, PartKind.PROCESS, row.name, call_id or AGENT, holds=True))
+        record.add(Part(process_id, kind, row.name, call_id or AGENT, holds=True))
         state.step.processes[process_id] = row
-        state.step.later.append(GiveSpawn(record.id, SpawnPermit(call_id, process_id, cell)))
+        parent = None if child is None else RunParent(state.session, record.id, call_id, child_depth(record))
+        state.step.later.append(GiveSpawn(record.id, SpawnPermit(call_id, process_id, cell, parent)))
 
     def _spawn_for_session(self, record: RunRecord, call_id: str, request: SpawnRequested) -> None:
         state, process_id, name = self._state, request.process_id, request.spec.name
         if process_id in record.parts or process_id in state.owned:
             state.dead_letter("spawn", "it was asked for before", request.address, name)
             return
+        assert not isinstance(request.spec, ChildSpec), "a child run belongs to its run"
         limit = state.settings.processes_max
         if len(state.owned) >= limit:
             self._refuse_over_limit(record, request, limit)
             return
-        cell: Cell[None] = Cell()
+        call = record.calls.get(call_id)
+        cell: Cell[None] = Cell(record.token if call is None else call.token)
         row = ProcessRow(
             state.session,
             record.id,
@@ -248,3 +263,8 @@ class Processes:
         else:
             data = ToolOutputData(call_id=call_id, process_id=process_id, stream=stream, text=text, marker=marker)
             self._state.event(data, record)
+
+
+def child_depth(record: RunRecord) -> int:
+    """Return how deep a child run of this run stands below the first one."""
+    return 1 if record.info.parent is None else record.info.parent.depth + 1

@@ -7,6 +7,7 @@ or a file: so it can be read, tested and simulated as it is. `SessionActor` carr
 up, so a call goes down in this list, never up:
 
     Restoration    what becomes of what an earlier incarnation left
+    ChildRuns      runs for a parent in another session
     Requests       a request from outside is decided once
     Stops, Intake  Stop; NewMessage, Resume, Withdraw
     PartReports, TreeReports  ends of executions, processes and strays; news of the session's trees
@@ -53,6 +54,7 @@ from actors.model import Isolation, Provenance
 from actors.ports import Clock, Ids, Settings
 from actors.protocol.agents import Agents
 from actors.protocol.calls import Calls
+from actors.protocol.child_runs import ChildRuns
 from actors.protocol.deletion import Deletion
 from actors.protocol.intake import Intake
 from actors.protocol.part_reports import PartReports
@@ -107,8 +109,10 @@ class Protocol:
         hosts = RunHosts(state, trees)
         runs = Runs(state, calls, trees, turns, deletion, hosts)
         stops = Stops(state, trees, turns, runs)
-        requests = Requests(state, Intake(state, turns, runs, agents), stops, runs, deletion)
+        intake = Intake(state, turns, runs, agents)
+        requests = Requests(state, intake, stops, runs, deletion)
         self.state = state
+        self.child_runs = ChildRuns(state, turns, runs, intake)
         self.trees = trees
         self.deletion = deletion
         self.runs = runs

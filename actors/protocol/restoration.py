@@ -187,12 +187,17 @@ class Restoration:
             self._runs.close(record, RunStatus.CANCELLING, provenance, at)
             if first.outcome is None:
                 self._stops.closed_on_behalf_of(first.stop, record)
+        elif info.status is RunStatus.IN_PROGRESS and (followed := _parents_fence(record)) is not None:
+            self._runs.fence(followed, record, at)
+            self._runs.close(record, RunStatus.CANCELLING, followed, at)
         elif info.status is RunStatus.IN_PROGRESS:
             # First, so that no effect can begin once `_untouched` has looked for effects.
             self._runs.fence(cause, record, at)
             # A run that a person wanted to end is not tried again; nor one that could only be interrupted.
             may_run = not state.quarantined and not state.interrupted
             can_run = not stops and may_run and state.unavailable(info.agent) is None
+            # What a child run brings is of use to its parent alone, whose call has its result by then.
+            can_run = can_run and info.parent is None
             if can_run and info.attempt < state.settings.attempts_max and _untouched(snapshot, record):
                 again = info
             self._runs.close(record, RunStatus.FAILED, cause, at, noted=again is None, error=cause.reason)
@@ -255,6 +260,12 @@ def _untouched(snapshot: Snapshot, record: RunRecord) -> bool:
         or any(row.run_id == record.id and is_own(row) for row in snapshot.processes)
         or record.token.effects
     )
+
+
+def _parents_fence(record: RunRecord) -> Provenance | None:
+    """Return who ended the parent of a child run before the session failed; None: that did not come first."""
+    cause = record.token.provenance
+    return None if record.info.parent is None or cause is None or cause.source in FAILURES else cause
 
 
 def _recovery_cause(at: float) -> Provenance:

@@ -46,6 +46,7 @@ AGENT = "agent"
 OUTPUT_KEPT_CHARS = 4096
 OUTPUT_LOGGED_MAX_BYTES = 1_048_576
 PARTS_KEPT_MAX = 1000
+ENDED_BY_ITSELF: Final = frozenset({How.EXIT, How.NOT_STARTED, How.RETURNED, How.RAISED})
 UNDECIDED: Final = frozenset({CallState.REQUESTED, CallState.WAITING})
 HANDED_OVER_NOTE = "it belongs to the session: Stop(scope='session') ends it"
 KEPT_NOTE = "the session keeps it for the next run of its agent: Stop ends it"
@@ -159,7 +160,7 @@ class Part:
         # The row of this part is that of the command itself.
         self.rows = tuple(row for row in news.rows if not self._is(row))
         self.note = news.note or self.note
-        if news.how in (How.EXIT, How.NOT_STARTED) and not news.signals:
+        if news.how in ENDED_BY_ITSELF and not news.signals:
             # It had ended by itself before the request to end it arrived.
             self.provenance = None
         if news.proven:
@@ -296,6 +297,7 @@ class RunRecord:
     omitted, reaped: numbers of the parts that were forgotten, and of their processes that were proven dead.
     stage: counts the moves of the kill deadline. A deadline of an earlier stage is void.
     adoptions: how often its parts were taken over from a failed run actor.
+    grace_max_s: of a child run: how many seconds its parent's end gives it at most; None: that has not come.
     forced: it is on record that its kill deadline has passed, and the barrier no longer waits for its parts.
     waiting, withdrawn: ids of messages, for the receipt.
     receipt: the one that was filed last.
@@ -318,6 +320,7 @@ class RunRecord:
     fenced_at: float = 0.0
     stage: int = 0
     adoptions: int = 0
+    grace_max_s: float | None = None
     forced: bool = False
     waiting: tuple[str, ...] = ()
     withdrawn: tuple[str, ...] = ()
@@ -447,7 +450,7 @@ class RunRecord:
 
     def restore_from(self, receipt: Receipt) -> None:
         """Restore from a filed receipt what no row of a part contains."""
-        self.fenced_at = receipt.fenced_at
+        self.receipt, self.fenced_at = receipt, receipt.fenced_at
         self.refused = Counter(receipt.refused)
         self.waiting, self.withdrawn = receipt.waiting, receipt.withdrawn
         self.omitted = max(self.omitted, receipt.omitted)

@@ -36,8 +36,9 @@ from actors.events import (
     as_data,
 )
 from actors.gate.cell import CellState
+from actors.gate.token import CancelToken
 from actors.messages import AnswerLeft, CallRequested, ProcessRemaining, RunExpired, Said, ToolSaid
-from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo
+from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunParent
 from actors.protocol import notes
 from actors.protocol.calls import Calls
 from actors.protocol.deletion import Deletion
@@ -87,6 +88,8 @@ class Runs:
         counted: bool = False,
         resumed: bool = False,
         retry: RunInfo | None = None,
+        parent: RunParent | None = None,
+        below: CancelToken | None = None,
     ) -> None:
         """Start a run.
 
@@ -97,6 +100,8 @@ class Runs:
             counted: the fence of this step has raised the generation already.
             resumed: a person asked for it with a Resume.
             retry: the run whose inputs are tried again.
+            parent: whose child run it is.
+            below: the token below which that of the run hangs.
         """
         state = self._state
         assert state.active is None, "a session has at most one active run"
@@ -117,11 +122,12 @@ class Runs:
             attempt=retry.attempt + 1 if retry else 1,
             created_at=at,
             started_at=at,
+            parent=parent,
         )
         queued = state.queued.pop(run_id, None)
         if queued is not None:
             info = msgspec.structs.replace(info, receipt_id=queued.receipt_id, created_at=queued.created_at)
-        record = RunRecord(info, state.new_token(), state.new_credit())
+        record = RunRecord(info, state.new_token(below), state.new_credit())
         record.move(RunStatus.IN_PROGRESS)
         state.active = record
         for message in messages:
@@ -133,6 +139,7 @@ class Runs:
             resumed=resumed,
             retry_of=retry.run_id if retry is not None else None,
             code_changed_at=self._hosts.code_changed_at(host),
+            parent=parent,
         )
         state.event(started, record)
         self._hosts.add(record, host, at)
@@ -320,7 +327,7 @@ class Runs:
             record.info = msgspec.structs.replace(record.info, provenance=provenance)
         else:
             for part in record.open_parts():
-                if part.kind in (PartKind.PROCESS, PartKind.SUBPROCESS):
+                if part.kind in (PartKind.PROCESS, PartKind.RUN, PartKind.SUBPROCESS):
                     part.ended_by(cause)
         record.move(status)
         record.fenced_at = record.fenced_at or at

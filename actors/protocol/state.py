@@ -416,9 +416,9 @@ class SessionState:
 
     # ── Made from the settings ───────────────────────────────────────────────────────────────────────
 
-    def new_token(self) -> CancelToken:
-        """Make the token of a run."""
-        return CancelToken(self.notify)
+    def new_token(self, below: CancelToken | None = None) -> CancelToken:
+        """Make the token of a run; that of a child run hangs below another one."""
+        return CancelToken(self.notify, below)
 
     def new_credit(self) -> Credit:
         """Make the credit of a run: how much of what its agent emits may be on its way."""

@@ -22,7 +22,7 @@ from actors.errors import CountermandError
 from actors.gate.cell import Cell
 from actors.gate.token import CancelToken
 from actors.kernel.future import ReplyFuture
-from actors.messages import ProcessNews, SpawnPermit, Steered, ToolResult
+from actors.messages import ChildReport, ProcessNews, SpawnPermit, Steered, ToolResult
 from actors.model import Address, Event, Mode, Provenance, Receipt, RunInfo
 from actors.ports import AttachmentRow, CallRow, ProcessRow, RequestRow, SpawnSpec, WaitingRow
 from actors.requests import NewMessage, OutsideRequest, Reply
@@ -169,6 +169,13 @@ class ForgetStop(Struct, frozen=True):
     request_id: str
 
 
+class TellParent(Struct, frozen=True):
+    """Answer who waits for a report on a child run."""
+
+    reply: ReplyFuture[Any]
+    report: ChildReport
+
+
 class RefuseDeleted(Struct, frozen=True):
     """Refuse a request that was answered before: its session is deleted, and the deletion is durable."""
 
@@ -197,6 +204,7 @@ Later: TypeAlias = (
     | KeepHost
     | AdoptTree
     | ForgetStop
+    | TellParent
     | RefuseDeleted
 )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from actors.events import ProcessEndedData, ProcessStartedData, SessionBarrierForcedData
 from actors.messages import (
+    ChildClosed,
+    ChildStarted,
     ProcessEnded,
     ProcessExited,
     ProcessKilled,
@@ -51,6 +53,8 @@ class TreeReports:
                 self._killed(owned, report.address, news)
             case ProcessEnded() as news:
                 self._ended(owned, news)
+            case ChildStarted() | ChildClosed():
+                raise AssertionError("a child run belongs to its run")
 
     def _started(self, owned: OwnedTree, news: ProcessStarted) -> None:
         if owned.row.pid is not None:

@@ -30,7 +30,7 @@ from actors.events import (
     ToolRequestedData,
     UnreadableData,
 )
-from actors.model import CallState, Event, Fate, Receipt, RunInfo
+from actors.model import CallState, Event, Fate, Receipt, RunInfo, RunParent
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, Snapshot
 from actors.protocol.run_record import OUTPUT_KEPT_CHARS, as_handed_over
 from actors.run_status import RunStatus
@@ -68,6 +68,7 @@ class _Log:
     fates: dict[str, Fate] = field(default_factory=dict)
     told_durable: set[str] = field(default_factory=set)
     statuses: dict[str, tuple[RunStatus, int, str]] = field(default_factory=dict)
+    parents: dict[str, RunParent | None] = field(default_factory=dict)
     agent: str | None = None
     over: set[str] = field(default_factory=set)
     left_out: list[str] = field(default_factory=list)
@@ -96,6 +97,7 @@ class _Log:
                 self.fates[data.message_id] = Fate.RETURNED
             case RunStartedData() if run_id is not None:
                 self.statuses[run_id] = RunStatus.IN_PROGRESS, event.generation, data.agent
+                self.parents[run_id] = data.parent
             case RunStatusData() if run_id in self.statuses:
                 self.statuses[run_id] = (data.status, *self.statuses[run_id][1:])
             case SessionStopDurableData():
@@ -119,7 +121,8 @@ def _unsettled(connection: sqlite3.Connection, session: str, log: _Log, left_out
                 continue
             status, generation, agent = log.statuses.get(run_id, (RunStatus.QUEUED, None, ""))
             # Never tried again, since its inputs are unknown.
-            yield RunInfo(session, run_id, status, agent, generation, receipt_id, attempt=UNTRIED)
+            parent = log.parents.get(run_id)
+            yield RunInfo(session, run_id, status, agent, generation, receipt_id, attempt=UNTRIED, parent=parent)
 
 
 def _own_row(connection: sqlite3.Connection, session: str, agent: str | None, left_out: list[str]) -> SessionRow | None:

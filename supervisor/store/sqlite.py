@@ -53,9 +53,9 @@ from loguru import logger
 from actors.errors import StoreUnavailable
 from actors.kernel.actor import tell_contained
 from actors.kernel.thread_role import serve_all
-from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
+from actors.messages import ChildFound, CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
-from supervisor.store import tables
+from supervisor.store import rows, tables
 from supervisor.store.attachment_reads import AttachmentReads
 from supervisor.store.condition import Condition
 from supervisor.store.connection import WriterConnection
@@ -67,7 +67,7 @@ from supervisor.store.pen import PenQueue
 from supervisor.store.reader import SqliteReader
 from supervisor.store.snapshot import snapshot
 from supervisor.store.unfit import put_aside
-from supervisor.store.work import Attempt, Commit, Load, Work
+from supervisor.store.work import Attempt, Commit, Find, Load, Work
 
 if TYPE_CHECKING:
     from pykka import ActorRef
@@ -135,6 +135,11 @@ class SqliteStore:
         """Read a session after all batches handed in before; `owner` receives Loaded or LoadFailed."""
         if not self._queue.put(Load(session, owner, self._clock.monotonic())):
             tell_contained(owner, LoadFailed("the store is closed"))
+
+    def find_run(self, session: str, run_id: str, owner: ActorRef[Any]) -> None:
+        """Read a settled run after all batches handed in before; `owner` receives ChildFound."""
+        if not self._queue.put(Find(session, run_id, owner)):
+            tell_contained(owner, ChildFound(run_id, error="the store is closed"))
 
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Write a Stop to the stop journal, which does not wait for the store; then send StopKept to `owner`."""
@@ -219,6 +224,8 @@ class SqliteStore:
             first.set()
         elif isinstance(first, Load):
             self._load(first)
+        elif isinstance(first, Find):
+            self._find(first)
         elif isinstance(first, Attempt):
             self._attempt_write()
         else:
@@ -246,6 +253,18 @@ class SqliteStore:
         else:
             self._condition.leave_out(f"session {load.session}: {name}" for name in found.left_out)
             tell_contained(load.owner, Loaded(found))
+
+    def _find(self, find: Find) -> None:
+        def found(connection: sqlite3.Connection) -> ChildFound:
+            info = rows.run(connection, find.session, find.run_id)
+            return ChildFound(find.run_id, info, rows.receipt(connection, find.session, find.run_id))
+
+        try:
+            answer = self._writer.insist(found)
+        except BaseException as error:  # noqa: BLE001 - the owner has to learn of any error
+            logger.bind(session=find.session).error("run {} could not be read: {!r}", find.run_id, error)
+            answer = ChildFound(find.run_id, error=error_text(error))
+        tell_contained(find.owner, answer)
 
     def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
         found = snapshot(connection, session, kept=self._requests_kept)

@@ -48,9 +48,20 @@ class Load:
         self.since = since
 
 
+class Find:
+    """A settled run to read, with its receipt."""
+
+    __slots__ = ("owner", "run_id", "session")
+
+    def __init__(self, session: str, run_id: str, owner: ActorRef[Any]) -> None:
+        self.session = session
+        self.run_id = run_id
+        self.owner = owner
+
+
 class Attempt:
     """A small write that tests whether writes succeed again."""
 
 
-Work: TypeAlias = Commit | Load | Attempt | threading.Event
+Work: TypeAlias = Commit | Load | Find | Attempt | threading.Event
 """An event is set when its turn comes."""

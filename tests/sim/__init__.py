@@ -15,6 +15,7 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     agents.py      an agent that does what its messages say, and tools to go with it
     model_answers.py  what it says as the answer of a model, and what a log with that has to satisfy
     asking.py      what it asks a person, and what a log with answers has to satisfy
+    delegating.py  what it gives to another agent
     hosts.py       SimHosts: agents and tools in processes of their own
     host_answers.py  the answers of models from there, frame by frame
     host_guards.py  HostGuard: a guard of an agent in a host

@@ -39,6 +39,7 @@ A message is a list of words, done one after the other:
     effect=2       the agent itself has an effect behind a guard, which takes 2 s, and comes to another guard
     to=other       in no message: one that is drawn with it names this agent
     hand_off=other hands the session over to another agent; to one that cannot be loaded, or is not there, in vain
+    delegate=…     delegates to another agent: see `tests.sim.delegating`; ``left_delegate`` goes on meanwhile
     save=2         saves something for later runs, so many times; ``save=0`` removes it
     steer          asks for messages that wait to steer, and says them
     stubborn       swallows its next cancels, a few times
@@ -63,7 +64,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Final
 
-from actors.errors import AgentUnavailable, NotFound, QueueFull, Refused
+from actors.errors import QueueFull, Refused
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.messages import ToolResult
 from actors.model import Isolation, JsonObject, Outcome
@@ -75,6 +76,7 @@ from actors.plugin.turn import AsyncTurn
 from actors.plugin.turn_core import PreparedCall
 from tests.sim.asking import asked
 from tests.sim.bounds import PATIENT_S
+from tests.sim.delegating import delegate, hand_off, leave_delegated
 from tests.sim.hosts import HostTurn
 from tests.sim.model_answers import answered
 from tests.sim.watch import Watch
@@ -215,7 +217,7 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await _own(turn, watch, name, value)
         case "bad" | "fail":
             await turn.call("no_such_tool" if name == "bad" else name)
-        case "save" | "effect" | "hand_off":
+        case "save" | "effect" | "hand_off" | "delegate" | "left_delegate":
             await _DECIDED[name](turn, watch, value)
         case "steer":
             for message in await turn.steering():
@@ -230,13 +232,6 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await asyncio.Event().wait()
         case _:
             await turn.emit(word)
-
-
-async def _hand_off(turn: AsyncTurn, watch: Watch, agent: str) -> None:
-    """Hand the session over; in vain to an agent that cannot be loaded, or is not there."""
-    with suppress(AgentUnavailable, NotFound):
-        await turn.hand_off(agent)
-        watch.choices.told(turn.address.session, turn.address.run, agent)
 
 
 async def _own(turn: AsyncTurn, watch: Watch, name: str, value: str) -> None:
@@ -618,6 +613,8 @@ class SimPlugins(Plugins):
 _DECIDED: Final[dict[str, Callable[[AsyncTurn, Watch, str], Awaitable[None]]]] = {
     "save": lambda turn, watch, value: _save(turn, watch, int(value)),
     "effect": lambda turn, watch, value: _guarded(turn, watch, float(value)),
-    "hand_off": _hand_off,
+    "hand_off": hand_off,
+    "delegate": delegate,
+    "left_delegate": leave_delegated,
 }
 """Words of which the session decides, each with what does it."""

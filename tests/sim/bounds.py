@@ -34,6 +34,7 @@ TOLD_S: Final = 1.0
 stood still: see `World.stalled_s`."""
 
 INSTANT_S: Final = 0.001
+OWN_ROWS: Final = frozenset({PartKind.PROCESS, PartKind.RUN})
 
 
 class Bounds:
@@ -233,8 +234,9 @@ class Bounds:
         world = self._world
         if receipt.run_id is None or world is None:
             return
-        # A tree stands alone where its call is of an earlier run, or left out. The rows below a tree are its processes.
-        rows = [(row, *(() if row.kind == PartKind.PROCESS else row.rows)) for row in receipt.rows]
+        # A tree stands alone where its call is of an earlier run, or left out. The rows below a tree are its processes,
+        # and those below a child run are of its receipt.
+        rows = [(row, *(() if row.kind in OWN_ROWS else row.rows)) for row in receipt.rows]
         parts = [part for below in rows for part in below if _is_part(part)]
         listed, asked_for = len(parts), sum(part.kind not in STRAYS for part in parts)
         # What is open at once is listed, and what the session has beside it.

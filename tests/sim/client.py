@@ -138,8 +138,8 @@ class Client:
     def _do(self, op: Op) -> None:
         world = self.world
         match op:
-            case ("at", str(session), inner):
-                self._session = session
+            case ("at" | "child", place, inner):
+                self._session = place if op[0] == "at" else self._child_session(place)
                 try:
                     self._do(inner)
                 finally:
@@ -273,6 +273,12 @@ class Client:
         asked = self.world.send(session, request)
         self.history.append(asked)
         return asked
+
+    def _child_session(self, which: int) -> str:
+        """The session of a child run, a late one first; where there is none, the one that all ops are at."""
+        runs = [run for tables in self.world.disk.tables.values() for run in tables.runs.values()]
+        found = sorted({run.session for run in runs if run.parent is not None})
+        return found[-1 - which % len(found)] if found else self._session
 
     def _arrive(self, world: World, session: str, op: Op) -> None:
         if world is self.world:
@@ -432,6 +438,7 @@ class Client:
         if not self._reused():
             # Of what was deleted since, a client that had no answer learns that it is too old, and no more.
             touched = (set(laws.inputs) | set(laws.returned)) - self.watch.deleted_requests
+            touched = {one for one in touched if not one.startswith("delegated_")}
             assert touched <= accepted, f"refused, and in the log: {touched - accepted}"
 
     def _reused(self) -> bool:
@@ -494,9 +501,12 @@ class Client:
             assert receipt is not None, f"{stray} goes on, and there is no receipt of its run"
             assert not receipt.complete, f"{stray} goes on, and its receipt is complete (L3)"
             alive += 1
+        # What is abandoned of a child run keeps the actors of its parent.
+        alive += len(world._root._child_links._linked)
         left = [actor for actor in world.actors(Actor) if not isinstance(actor, SupervisorActor | SessionActor)]
         assert len(left) <= 3 * (len(running) + alive), f"actors that never end: {left} (L14)"
         kept = world.executor.kept() + world.processes.kept() + world.strays.kept()
         assert not kept, f"ended, and forgotten by nobody: {kept} (L14)"
         if not self.watch.faults:
             self.watch.rest.at_rest()
+            self.watch.children.at_rest()

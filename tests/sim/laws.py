@@ -31,6 +31,7 @@ SPOKEN: Final = frozenset(
         "tool.started",
         "tool.output",
         "process.started",
+        "run.child",
         "run.output",
         "process.taken_back",
         "message",
@@ -40,7 +41,15 @@ SPOKEN: Final = frozenset(
 """What only an open run may have in the log (law L1); all else is the supervisor's own record of endings."""
 
 ENDINGS: Final = frozenset(
-    {"tool.ended", "process.ended", "run.status", "run.ended", "receipt.amended", "message.retracted"}
+    {
+        "tool.ended",
+        "process.ended",
+        "run.child_ended",
+        "run.status",
+        "run.ended",
+        "receipt.amended",
+        "message.retracted",
+    }
 )
 
 RENDERED_AT: Final = frozenset({"run.started", "run.ended", "session.fenced"})

@@ -92,6 +92,16 @@ def with_answers(random: Random, script: Iterable[Op]) -> Iterator[Op]:
             yield answer
 
 
+def at_children(random: Random, script: Iterable[Op]) -> Iterator[Op]:
+    """Have some requests go to sessions of child runs, and some wait until one has begun."""
+    for op in script:
+        yield ("child", random.choice((0, 0, 1)), op) if asks(op) and op[0] != "new" and random.random() < 0.3 else op
+        if op[0] == "new" and random.random() < 0.3:
+            yield ("steps", random.choice((9, 20, 60)))
+            if random.random() < 0.3:
+                yield ("child", 0, random.choice((_stop, _news))(random))
+
+
 def asks(op: Op) -> bool:
     """True if an op sends a request to a session."""
     return op[0] in ("new", "stop", "withdraw", "resume", "answer", "delete", "repeat", "restop", "reuse")

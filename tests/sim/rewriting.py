@@ -36,7 +36,7 @@ def in_message(op: Op, change: Callable[[str], str]) -> Op:
     match op:
         case ("new", str(content), *rest):
             return ("new", change(content), *rest)
-        case ("at" | "later", place, inner):
+        case ("at" | "later" | "child", place, inner):
             return (op[0], place, in_message(inner, change))
         case _:
             return op

@@ -27,6 +27,7 @@ from actors.usage import Budget
 from supervisor.router import RestartPolicy
 from tests.sim import ops, rewriting
 from tests.sim.client import Client, Op
+from tests.sim.delegating import delegated_words
 from tests.sim.hosts import Hosting
 
 IDLES: Final = (0.001, 0.05, 1.0)
@@ -85,6 +86,9 @@ BUDGETED: Final = 0.2
 
 ASKING: Final = 0.15
 """In how many schedules agents ask a person, who answers, or not, or late."""
+
+DELEGATING: Final = 0.2
+"""In how many schedules agents delegate to others."""
 
 AWOKEN: Final = 0.1
 """In how many of the schedules in which sessions leave memory one is in use again as it leaves, or soon behind it."""
@@ -202,6 +206,12 @@ def draw(seed: int) -> Schedule:
     naming = Random(f"naming {seed}")
     if naming.random() < NAMING:
         drawn = _in_messages(drawn, partial(rewriting.naming, naming))
+    delegating = Random(f"delegating {seed}")
+    if delegating.random() < DELEGATING:
+        drawn = _in_messages(drawn, partial(delegated_words, delegating))
+        limits = delegating.choice(({}, {}, {"children_max": 1}, {"children_depth_max": 1}))
+        settings = _changed(drawn.settings, **limits)
+        drawn = replace(drawn, script=tuple(ops.at_children(delegating, drawn.script)), settings=settings)
     budgeted = Random(f"budgeted {seed}")
     return _budgeted(budgeted, drawn) if budgeted.random() < BUDGETED else drawn
 
@@ -322,7 +332,7 @@ def _kinds(said: str) -> set[str]:
 def _simpler(op: Op) -> list[Op]:
     """Ops that are simpler than this one, the simplest first."""
     match op:
-        case ("at" | "later", _, inner):
+        case ("at" | "later" | "child", _, inner):
             return [*_simpler(inner), inner]
         case ("new", str(content), policy, origin, merge, age):
             words = content.split()

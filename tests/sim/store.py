@@ -17,7 +17,7 @@ from pykka import ActorDeadError
 
 from actors.errors import NotFound
 from actors.gate.pending import fail, settle
-from actors.messages import CommitFailed, Committed, Loaded, LoadFailed, StopKept
+from actors.messages import ChildFound, CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, KeptStop, Snapshot
 from tests.sim.disk import Disk, journal_takes
 from tests.sim.watch import Watch
@@ -40,7 +40,7 @@ class SimStore:
         self._disk = disk
         self._random = random
         self._watch = watch
-        self._queue: deque[tuple[Batch | str, ActorRef[Any]]] = deque()
+        self._queue: deque[tuple[Batch | str | tuple[str, str], ActorRef[Any]]] = deque()
         self._down = False
         self._held = False
         self._reads_held = False
@@ -51,6 +51,8 @@ class SimStore:
         self._lose_next = 0
         self._unfit_next = 0
         self.failures = 0
+        # Something was to fail, or to wait.
+        self.troubled = False
 
     def commit(self, batch: Batch, owner: ActorRef[Any]) -> None:
         """Take a batch in; it is written at a later step."""
@@ -59,6 +61,10 @@ class SimStore:
     def load(self, session: str, owner: ActorRef[Any]) -> None:
         """Read a session at a later step, after all that was handed in before."""
         self._queue.append((session, owner))
+
+    def find_run(self, session: str, run_id: str, owner: ActorRef[Any]) -> None:
+        """Read a settled run at a later step, after all that was handed in before."""
+        self._queue.append(((session, run_id), owner))
 
     def keep_stop(self, kept: KeptStop, owner: ActorRef[Any]) -> None:
         """Take a Stop in; it is in the journal at a later step, whatever holds the store up."""
@@ -80,26 +86,32 @@ class SimStore:
 
     def fail_next(self, groups: int = 1) -> None:
         """Let the next groups fail."""
+        self.troubled = True
         self._fail_next += groups
 
     def lose_next(self, groups: int = 1) -> None:
         """Write the next groups, and say that they failed."""
+        self.troubled = True
         self._lose_next += groups
 
     def unfit_next(self, groups: int = 1) -> None:
         """Let the first batch of the next groups be one that cannot be stored."""
+        self.troubled = True
         self._unfit_next += groups
 
     def down(self, is_down: bool) -> None:
         """Let everything fail, or no more."""
+        self.troubled = True
         self._down = is_down
 
     def hold(self, is_held: bool) -> None:
         """Let everything wait, as on a disk that takes its time, or no more."""
+        self.troubled = True
         self._held = is_held
 
     def hold_reads(self, is_held: bool) -> None:
         """Let reads wait, as of a session with a long log, while writes go on; or no more."""
+        self.troubled = True
         self._reads_held = is_held
         if not is_held:
             self._queue.extendleft(reversed(self._loads))
@@ -142,6 +154,9 @@ class SimStore:
         if isinstance(first, str):
             self._load(first, owner)
             return
+        if isinstance(first, tuple):
+            self._find(*first, owner)
+            return
         group = [(first, owner)]
         limit = self._random.randint(1, GROUP_MAX)
         while len(group) < limit and self._queue and isinstance(self._queue[0][0], Batch):
@@ -159,6 +174,16 @@ class SimStore:
         self._queue.clear()
         self._loads.clear()
         self._journal.clear()
+
+    def _find(self, session: str, run_id: str, owner: ActorRef[Any]) -> None:
+        if self._down:
+            self.failures += 1
+            self._watch.faults = True
+            _tell(owner, ChildFound(run_id, error="the simulated disk is down"))
+            return
+        info = self._disk.of(session).runs.get(run_id)
+        receipt = None if info is None else self._disk.of(session).receipts.get(info.receipt_id)
+        _tell(owner, ChildFound(run_id, info, receipt))
 
     def _load(self, session: str, owner: ActorRef[Any]) -> None:
         if self._down:

@@ -40,6 +40,7 @@ from actors.plugin.registration import Agent, Tool, Unloaded
 from actors.ports import Ports, Settings
 from actors.requests import Inspect, OutsideRequest
 from actors.run_status import RunStatus
+from supervisor.child_runs import ChildRuns
 from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.agents import Effects, SimPlugins, scripted, tools
 from tests.sim.clock import SimClock
@@ -192,21 +193,24 @@ class World:
         self._coroutines = [self.executor.loop_step] * 2
         self.dead_letters = DeadLetters()
         _ERRORS.listen(self.errors)
+        child_runs = ChildRuns(self.processes)
         ports = Ports(
             clock=self.clock,
             ids=self.ids,
             executor=self.executor,
             strays=self.strays,
-            processes=self.processes,
+            processes=child_runs,
             store=self.store,
             publisher=self.publisher,
             dispatcher=self.dispatcher,
             dead_letters=self.dead_letters,
             settings=self.settings,
             hosts=self.hosts,
+            children=child_runs,
         )
         plugins = SimPlugins(inside, [*tools(self.effects), *self._more_tools])
         self.supervisor: ActorRef[SimSupervisor] = SimSupervisor.start(self.watch, ports, plugins, self.policy)
+        child_runs.route_through(self.supervisor)
         # Sessions are found through it after it has failed too, whenever garbage is collected.
         root = self.supervisor._actor_weakref()
         assert root is not None, "it was started just now"

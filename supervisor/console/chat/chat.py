@@ -40,7 +40,7 @@ from actors.errors import CountermandError
 from actors.events import CallWaitingData, RunEndedData, RunStartedData, RunStatusData, data_of
 from actors.model import Event, Policy, Receipt, SessionActivity
 from actors.questions import Asking
-from actors.requests import Accepted
+from actors.requests import Accepted, checked_session
 from actors.run_status import RunStatus
 from supervisor.config import Config
 from supervisor.console.chat.backends import Backend, Embedded
@@ -58,7 +58,6 @@ from supervisor.console.tty.pasting import Paste
 from supervisor.console.tty.screen import Screen
 from supervisor.console.tty.streams import when_unread
 from supervisor.daemon.signals import Signals
-from supervisor.supervisor import check_session_name
 
 OUTPUT_WAIT_S: Final = 1.0
 """How long a stopped chat waits until a slow reader has taken the output before the stop, in seconds."""
@@ -95,7 +94,7 @@ def chat(
         CountermandError: it could not be started: the directory is in use, the agent or the session's name is wrong.
         EndedBy: a signal came, and everything that it had to end has ended.
     """
-    check_session_name(session)
+    checked_session(session)
     screen = Screen()
     inbox: SimpleQueue[Item] = SimpleQueue()
     logger.debug("chat with session {}", session)

@@ -8,6 +8,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
     parts.py          what the protocol decides about processes, and about reports that something has ended
     model_answers.py  what is decided about the calls of a model's answer, and what is rendered of it
     asking.py         what calls wait for a person, and what becomes of them
+    children.py       what goes between the sessions of a parent and of a child run
     requests.py       what the protocol decides about requests: messages and their queue, Stops, deletion
     agents.py         which agent answers
     usage.py          what is counted of runs, and their budgets
@@ -22,6 +23,7 @@ from typing import Final
 
 from tests.sim.mutants.agents import AGENTS
 from tests.sim.mutants.asking import ASKING
+from tests.sim.mutants.children import CHILDREN
 from tests.sim.mutants.daemon import DAEMON
 from tests.sim.mutants.gates import GATES
 from tests.sim.mutants.model_answers import MODEL_ANSWERS
@@ -43,6 +45,7 @@ MUTANTS: Final = (
     *PARTS,
     *MODEL_ANSWERS,
     *ASKING,
+    *CHILDREN,
     *REQUESTS,
     *AGENTS,
     *USAGE,

@@ -20,7 +20,7 @@ GATES: Final = (
         "a permit is checked at the request instead of at the start",
         "L2",
         Cell,
-        "start",
+        "_start",
         "        if self._state is not CellState.GRANTED:\n            return False\n",
         "",
     ),

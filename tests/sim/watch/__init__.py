@@ -12,6 +12,7 @@
     attempts.py    AttemptLaws: which runs begin again after a failure or a crash
     saves.py       SaveLaws: what agents save, and read as the state of their session
     choices.py     ChoiceLaws: which agent runs
+    children.py    ChildLaws: child runs, and those whose they are
     usage.py       UsageLaws: what runs have used, and their budgets
     journal.py     JournalLaws: Stops that the store does not have yet
     answers.py     AnswerLaws: what clients are answered and shown

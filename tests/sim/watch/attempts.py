@@ -60,7 +60,9 @@ class AttemptLaws:
         if source not in ("store.failure", "supervisor.recovery") or run is None or actor is None:
             return
         state, began = actor._protocol.state, run.started_at or 0.0
-        barred = state.interrupted or state.quarantined or state.unavailable(run.agent) is not None
+        barred = (
+            run.parent is not None or state.interrupted or state.quarantined or state.unavailable(run.agent) is not None
+        )
         if barred or run.attempt >= state.settings.attempts_max:
             return
         kept = [one.stop for one in self._journal.kept.values() if one.session == run.session and one.at >= began]

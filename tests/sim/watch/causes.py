@@ -8,6 +8,7 @@ from actors.model import Event, Provenance, Waiting
 from actors.ports import Batch
 from actors.requests import Delete, Stop
 from tests.sim.watch.answers import AnswerLaws
+from tests.sim.watch.children import ChildLaws
 from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.seen import FROM_FAULTS, INSTANT_S, Seen
 
@@ -15,8 +16,9 @@ from tests.sim.watch.seen import FROM_FAULTS, INSTANT_S, Seen
 class CauseLaws:
     """The causes of ends: those that agents were given, and those on record."""
 
-    def __init__(self, seen: Seen, journal: JournalLaws, answers: AnswerLaws) -> None:
+    def __init__(self, seen: Seen, journal: JournalLaws, answers: AnswerLaws, children: ChildLaws) -> None:
         self._seen = seen
+        self._children = children
         self._journal = journal
         self._answers = answers
         # By run: the cause that its agent was given.
@@ -62,6 +64,9 @@ class CauseLaws:
         kept = self._journal.kept.get(str(by)) if by not in forgotten else None
         if kept is not None and kept.stop.sent_at is None and provenance["initiated_at"] > kept.at + INSTANT_S:
             self._seen.break_(f"{by} is on record as of {provenance['initiated_at']}, and came at {kept.at} (L5)")
+        if self._children.is_child(run):
+            # By what ended its parent, as a rule, whose session has the request.
+            return
         if source == "session.new_message" and self._seen.faults:
             # Its fence was shut in memory, and the store did not take it: it was refused, and says so.
             return
@@ -91,15 +96,15 @@ class CauseLaws:
         queued = event.run_id not in self._seen.laws(event.session).run_generation
         withdrawn = isinstance(stop, Stop) and stop.waiting is Waiting.WITHDRAW and queued
         given = self._seen.answer_to(stop.id) if isinstance(stop, Stop) else None
-        run = self._seen.disk.run(event.run_id or "")
+        run, ends = self._seen.disk.run(event.run_id or ""), self._children.above(event.run_id)
         if given is not None and run is not None and (run.started_at or 0.0) > given.at:
             self._seen.break_(f"{event.run_id} began behind {provenance['requested_by']}, and is ended by it (L9)")
-        if given is not None and not queued and given.answer[0] != "stopped" and given.answer[1] != event.run_id:
+        if given is not None and not queued and given.answer[0] != "stopped" and given.answer[1] not in ends:
             said = " ".join(filter(None, given.answer[:2]))
             self._seen.break_(
                 f"{event.run_id} is ended by {provenance['requested_by']}, which was answered {said} (L10)"
             )
-        if isinstance(stop, Stop) and stop.run_id not in (None, event.run_id) and not withdrawn:
+        if isinstance(stop, Stop) and stop.run_id not in (None, *ends) and not withdrawn:
             self._seen.break_(f"{stop.id} was aimed at {stop.run_id} and ends {event.run_id} (L9)")
         if provenance.get("source") in FROM_FAULTS and not self._seen.faults and not self._seen.crashes:
             self._seen.break_(f"{event.run_id} ends by {provenance['source']}, and nothing has failed (L5)")

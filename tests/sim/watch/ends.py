@@ -28,6 +28,9 @@ class EndLaws:
         if self._seen.faults or world is None:
             return
         process = self._seen.disk.process(key)
+        if process is not None and process.kind == "run":
+            # It is an execution of its own, in another session.
+            process = None
         if process is not None and (process.owner is Owner.SESSION or self._is_owned(key)):
             self._ends_of_session(process)
             return
@@ -39,6 +42,9 @@ class EndLaws:
             return
         record = actor._protocol.state.record(run)
         if record is None or not record.open or self._is_given_up(key):
+            return
+        if record.info.parent is not None and record.token.cancelled:
+            # The fence of its parent has shut every gate, and its own session is about to say so.
             return
         if call is not None and not self._gate_open(record, call.call_id):
             return

@@ -7,15 +7,17 @@ from actors.model import Address, Outcome
 from actors.protocol.run_record import CallRecord
 from actors.run_status import RunStatus
 from tests.sim.watch.barrier import BarrierLaws
+from tests.sim.watch.children import ChildLaws
 from tests.sim.watch.seen import INSTANT_S, Seen
 
 
 class ExecutionLaws:
     """What the executor, the agents and the tools of a world report about code that runs."""
 
-    def __init__(self, seen: Seen, barrier: BarrierLaws) -> None:
+    def __init__(self, seen: Seen, barrier: BarrierLaws, children: ChildLaws) -> None:
         self._seen = seen
         self._barrier = barrier
+        self._children = children
         # By run id or fencing token: when its cancel token was cancelled.
         self._ends_at: dict[str, float] = {}
 
@@ -52,6 +54,8 @@ class ExecutionLaws:
             if call.row.outcome not in may:
                 self._seen.break_(f"{fence} begins although it was closed as {call.row.outcome} (L2)")
         self._barrier.before_run(session, row.run_id, fence)
+        if not elsewhere:
+            self._children.may_begin(call_id, fence)
 
     def leaves(self, fence: str, *, returned: bool, elsewhere: bool = False) -> None:
         """A tool leaves its function; what it returns in time is its result (law L2)."""

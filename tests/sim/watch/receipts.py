@@ -79,7 +79,10 @@ class ReceiptLaws:
         if hurry is None:
             return least
         # One that hurries does not put off what there is time for already.
-        hurried = self._seen.told_at.get(hurry.requested_by or "", 0.0) + settings.kill_s
+        by = hurry.requested_by
+        # The end of a child run is hurried by that of its parent, in which nobody asks its own session.
+        began_at = hurry.initiated_at if by is None else self._seen.told_at.get(by, 0.0)
+        hurried = began_at + settings.kill_s
         return max(least, min(hurried, receipt.fenced_at + settings.grace_s + settings.kill_s))
 
 

@@ -14,6 +14,7 @@ from tests.sim.watch.answers import AnswerLaws
 from tests.sim.watch.attempts import AttemptLaws
 from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.causes import CauseLaws
+from tests.sim.watch.children import ChildLaws
 from tests.sim.watch.choices import ChoiceLaws
 from tests.sim.watch.journal import JournalLaws
 from tests.sim.watch.receipts import ReceiptLaws
@@ -38,6 +39,7 @@ class RecordLaws:
         rest: RestLaws,
         usage: UsageLaws,
         choices: ChoiceLaws,
+        children: ChildLaws,
     ) -> None:
         self._seen = seen
         self._bounds = bounds
@@ -50,6 +52,7 @@ class RecordLaws:
         self._rest = rest
         self._usage = usage
         self._choices = choices
+        self._children = children
 
     def batch(self, batch: Batch) -> None:
         """One step of a session is written: what belongs together is in it together (laws L4, L10)."""
@@ -67,6 +70,7 @@ class RecordLaws:
         except AssertionError as error:
             self._seen.break_(f"{batch.session}: {error}")
             return
+        self._children.batch(batch)
         moved = {event.run_id for event in batch.events if event.kind == "run.status"}
         self._journal.batch(batch, told)
         for event in batch.events:
@@ -77,7 +81,7 @@ class RecordLaws:
                     self._attempts.tried_again(event)
                     self._attempts.begins_again(event)
                     # What was active may be tried again until the time for draining is over; what waits stays.
-                    begins = "retry_of" not in event.data
+                    begins = "retry_of" not in event.data and "parent" not in event.data
                     if begins and event.at > self._seen.refused_at.get(batch.session, event.at):
                         self._seen.break_(f"{event.run_id} starts, and the supervisor is shutting down (L11)")
                 case "run.status":
@@ -86,7 +90,8 @@ class RecordLaws:
                     self._causes.first_cause(event.session, event.run_id or "")
                 case "message" | "session.message_waiting":
                     message = event.data["id" if event.kind == "message" else "message_id"]
-                    if message not in told and message not in waiting_before:
+                    delegated = self._children.is_child(event.run_id)
+                    if message not in told and message not in waiting_before and not delegated:
                         self._seen.break_(f"{message} is accepted without its request id (L10)")
                 case "tool.ended":
                     self._tool_ended(event)

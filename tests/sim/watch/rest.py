@@ -110,8 +110,14 @@ class RestLaws:
                     continue
                 calls = {call.call_id for call in tables.calls.values() if call.run_id == receipt.run_id}
                 trees = [one.process_id for one in tables.processes.values() if belongs_to(one, receipt)]
-                left = running & {*calls, receipt.run_id} or any(not world.processes.proven(one) for one in trees)
+                left = running & {*calls, receipt.run_id} or any(not self._is_proven(one) for one in trees)
                 assert left, f"{session}: the receipt of {receipt.run_id} names what is left, and all is gone (L7)"
+
+    def _is_proven(self, part: str) -> bool:
+        """True if a tree, or a child run, is proven to have ended."""
+        receipt = self._seen.disk.receipt(part)
+        assert self._seen.world is not None, "a world was entered"
+        return self._seen.world.processes.proven(part) if receipt is None else receipt.complete
 
     def _is_of_abandoned(self, event: Event) -> bool:
         """True if an event tells of a part that a receipt names as abandoned, or of one that was found behind it.
@@ -123,6 +129,8 @@ class RestLaws:
                 return True
             case "session.barrier_forced":
                 return self._is_incomplete(event.data["run_id"])
+            case "run.child_ended":
+                return self._is_incomplete(event.run_id or "")
             case "process.ended":
                 process = self._seen.disk.process(event.data["process_id"])
                 # What was found behind the receipt may be on record no earlier than its end.

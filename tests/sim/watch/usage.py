@@ -73,6 +73,10 @@ class UsageLaws:
                 asked = budget.max_calls is not None and self._asked[run] > budget.max_calls
                 # What it had used need not be stored, where the store failed.
                 spent = asked or run in self._spent or self._seen.faults
+                row = self._seen.disk.run(run)
+                if row is not None and row.parent is not None and event.data["status"] == RunStatus.CANCELLING:
+                    # The budget of its parent.
+                    return
                 if event.data["status"] != RunStatus.EXPIRED or not spent:
                     self._seen.break_(f"{run} is {event.data['status']} by its budget, and had some left (L5)")
             case _:

@@ -16,6 +16,7 @@ from tests.sim.watch.answers import AnswerLaws
 from tests.sim.watch.attempts import AttemptLaws
 from tests.sim.watch.barrier import BarrierLaws
 from tests.sim.watch.causes import CauseLaws
+from tests.sim.watch.children import ChildLaws
 from tests.sim.watch.choices import ChoiceLaws
 from tests.sim.watch.ends import EndLaws
 from tests.sim.watch.executions import ExecutionLaws
@@ -45,13 +46,14 @@ class Watch(Seen):
         self.bounds = Bounds(disk, self.broken)
         self.journal = JournalLaws(self)
         self.answers = AnswerLaws(self, self.journal, self.bounds)
-        self.causes = CauseLaws(self, self.journal, self.answers)
+        self.children = children = ChildLaws(self)
+        self.causes = CauseLaws(self, self.journal, self.answers, children)
         self.rest = RestLaws(self)
         self.ends = EndLaws(self)
         self.saves = SaveLaws(self)
         self.choices = ChoiceLaws(self)
         barrier = BarrierLaws(self)
-        self.executions = ExecutionLaws(self, barrier)
+        self.executions = ExecutionLaws(self, barrier, children)
         self.trees = TreeLaws(self, barrier, self.bounds)
         attempts = AttemptLaws(self, self.journal, self.answers)
         disk.on_batch = RecordLaws(
@@ -66,6 +68,7 @@ class Watch(Seen):
             self.rest,
             UsageLaws(self),
             self.choices,
+            children,
         ).batch
 
     def enter(self, world: World) -> None:
