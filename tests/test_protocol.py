@@ -8,6 +8,7 @@ checked on all that was decided so far; at the end everything is brought to its 
 from __future__ import annotations
 
 from collections import Counter, deque
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from actors import File
 from actors.dead_letters import DeadLetters
 from actors.errors import CountermandError, QueueFull, RequestReused
 from actors.events import AnswerBegunData, AnswerEndedData, BlockData, Emitted, ProgressData, TextData
@@ -28,6 +30,7 @@ from actors.messages import (
     CallGivenUp,
     CallRequested,
     CallStarted,
+    HandOffRequested,
     LateRefused,
     ProcessEnded,
     ProcessExited,
@@ -39,9 +42,11 @@ from actors.messages import (
     RunFinished,
     RunReport,
     Said,
+    SaveRequested,
     SpawnRequested,
     SteeringRequested,
     ToolResult,
+    ToolSaid,
 )
 from actors.model import Address, Event, How, Isolation, Outcome, Provenance, RunInfo, StopOutcome
 from actors.ports import KeptStop, SessionRow, Settings, Snapshot, SpawnSpec, WaitingRow
@@ -80,7 +85,7 @@ from tests.sim.asking import ALLOWED
 from tests.sim.clock import SimClock
 from tests.sim.ids import SimIds
 from tests.sim.laws import LogLaws
-from tests.sim.model_answers import ModelAnswerLaws
+from tests.sim.model_answers import PROVIDER, ModelAnswerLaws
 
 SESSION: Final = "s"
 QUEUE_MAX: Final = 4
@@ -337,6 +342,14 @@ class Driver:
         elif isinstance(outcome, Accepted) and outcome.queued:
             assert not full
 
+    def op_ask_for(self, agent: str | None, origin: str, policy: Any) -> None:
+        """A message for an agent, with an image."""
+        image = File(b"an image", "image/png", "cat.png")
+        message = NewMessage(
+            id=self.new("m"), content="look", agent=agent, origin=origin, policy=policy, attachments=(image,)
+        )
+        self.request(message)
+
     def op_stop(self, mode: Any, aim: int | None, waiting: Any, age: float | None) -> None:
         runs = list(self.laws.status) + [turn.run_id for turn in self.protocol.state.queue.turns]
         run_id = None if aim is None or not runs else runs[aim % len(runs)]
@@ -422,12 +435,12 @@ class Driver:
         known = [answer for run, answer in self.begun if run == address.run][::-1]
         return known[which % len(known)] if known else None
 
-    def op_begin_answer(self, which: int, calls: int) -> None:
+    def op_begin_answer(self, which: int, calls: int, provider: str = "p") -> None:
         address = self.address(which)
         if address is not None:
             answer = self.new("answer")
             self.begun.append((address.run, answer))
-            self.report(Said(address, AnswerBegunData(answer=answer, provider="p"), 1))
+            self.report(Said(address, AnswerBegunData(answer=answer, provider=provider), 1))
             for _ in range(calls):
                 self.op_call(which, "free", 0)
 
@@ -440,7 +453,8 @@ class Driver:
             case "text":
                 self.report(Said(address, TextData(text="word ", answer=answer), 1))
             case "block":
-                self.report(Said(address, BlockData(answer=answer, data={"type": "thinking"}), 1))
+                thought = {"type": "thinking", "thinking": "hm", "signature": "signed"}
+                self.report(Said(address, BlockData(answer=answer, data=thought), 1))
             case "end":
                 self.report(Said(address, AnswerEndedData(answer=answer), 1))
             case _:
@@ -454,6 +468,26 @@ class Driver:
         call = self.some_call(which)
         if call is not None and call.cell is not None and call.cell.start():
             self.report(CallStarted(call.address, self.clock.wall()))
+
+    def op_tell(self, which: int, late: bool) -> None:
+        """The tool of a call says something: while it runs, or whenever else."""
+        call = self.some_call(which)
+        if late and self.calls:
+            call = self.calls[which % len(self.calls)]
+        if call is not None and call.cell is not None and call.cell.state is not CellState.GRANTED:
+            told = Future[None]()
+            text = TextData(text=f"{call.address.fence} word", call=call.address.call)
+            self.report(ToolSaid(call.address, text, told))
+
+    def op_hand_off(self, which: int, agent: str) -> None:
+        address = self.address(which)
+        if address is not None:
+            self.report(HandOffRequested(address, agent, None, Future()))
+
+    def op_save(self, which: int, value: int | None) -> None:
+        address = self.address(which)
+        if address is not None:
+            self.report(SaveRequested(address, {"key": value}, None, Future()))
 
     def op_end_call(self, which: int, how: int) -> None:
         call = self.some_call(which)
@@ -574,6 +608,7 @@ requests = st.one_of(
         st.sampled_from((None, "withdraw", "park", "keep")),
         ages,
     ),
+    op("ask_for", st.sampled_from((None, "a", "other")), st.sampled_from(("user", "bot")), policies),
     op("resume"),
     op("withdraw", which),
     op("again", which),
@@ -584,7 +619,10 @@ reports = st.one_of(
     op("say", which, st.sampled_from((WORD, WORD, ProgressData(shown={"text": "word "})))),
     op("call", which, st.sampled_from(("held", "free", "none"))),
     op("call", which, st.sampled_from(("held", "free"))),
-    op("begin_answer", which, st.integers(0, 2)),
+    op("begin_answer", which, st.integers(0, 2), st.sampled_from((PROVIDER, PROVIDER, "p"))),
+    op("tell", which, st.booleans()),
+    op("hand_off", which, st.sampled_from(("a", "other"))),
+    op("save", which, st.sampled_from((1, None))),
     op("question", which, st.sampled_from(("ask", ALLOWED)), st.sampled_from((None, None, 0))),
     op("call", which, st.sampled_from(("held", "free", "none")), which),
     op("answer", which, which, st.sampled_from(("text", "block", "end", "end", "leave"))),
@@ -609,7 +647,7 @@ BEGINNINGS: Final[tuple[tuple[Op, ...], ...]] = (
     (),
     RUNS,
     (*RUNS, ("call", 0, "held"), ("commit", 9), ("start_call", 0)),
-    (*RUNS, ("begin_answer", 0, 2), ("commit", 9)),
+    (*RUNS, ("begin_answer", 0, 2, PROVIDER), ("answer", 0, 0, "block"), ("answer", 0, 0, "text"), ("commit", 9)),
     (*RUNS, ("begin_answer", 0, 2), ("answer", 0, 0, "end"), ("commit", 9)),
     (*RUNS, ("begin_answer", 0, 2), ("answer", 0, 0, "leave"), ("commit", 9)),
 )
