@@ -1,0 +1,66 @@
+"""Sessions of the openai and anthropic SDKs, ended at each event of an answer: the next request is taken, and is true.
+
+The packages are as they are, in an environment of their own (see `test_sdks`). The provider refuses what the real one
+would refuse. An answer has thinking, a text and two calls at once; the first message has an image.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from supervisor import Config, Supervisor
+from supervisor.agent import Agent
+from tests.kit import GRACE_S, KILL_S, Kit
+from tests.scripted_provider import PROVIDERS, Case, providing
+from tests.sdk_sessions import ENDS, Notes, Player, cuts
+from tests.test_sdks import INSTALL_S, PYTHON, ROOT, sdks
+
+__all__ = ["sdks"]
+
+pytestmark = pytest.mark.timeout(INSTALL_S)
+
+PLAYS_S = 800
+CASES = len(ENDS) * sum(len(cuts(agent)) for agent in PROVIDERS) + len(PROVIDERS)
+
+
+def test_l6_after_an_end_at_each_event_of_an_answer_the_next_request_is_taken_and_tells_the_truth(
+    sdks: None, tmp_path: Path
+) -> None:
+    command = [PYTHON, "-m", "tests.sdk_sessions", str(tmp_path / "state"), str(tmp_path / "out")]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    played = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PLAYS_S, check=False)
+    assert played.returncode == 0, played.stderr[-4_000:]
+    assert json.loads((tmp_path / "out").read_text()) == CASES
+
+
+@pytest.fixture
+def cases() -> Iterator[tuple[dict[str, Case], str]]:
+    """What the provider serves, and where."""
+    served: dict[str, Case] = {}
+    with providing(served) as url:
+        yield served, url
+
+
+@pytest.mark.parametrize("agent", PROVIDERS)
+def test_l6_in_a_host_the_next_request_is_taken_and_tells_the_truth(
+    sdks: None, kit: Kit, tmp_path: Path, cases: tuple[dict[str, Case], str], agent: str
+) -> None:
+    served, url = cases
+    env = {kit.mark: "1", "MODEL_URL": url, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
+    run = f"tests.answering_sdks:{agent}"
+    spec = Agent(run=run, python=PYTHON, path=[str(ROOT)], env=env, spares=0, keep="session")
+    notes = Notes()
+    config = Config(
+        state_dir=kit.state_dir, agents={agent: spec}, agent=agent, tools=[notes.note], grace_s=GRACE_S, kill_s=KILL_S
+    )
+    kit.supervisor = Supervisor.start(config)
+    player = Player(kit.supervisor, served, notes)
+    last = cuts(agent)[-1]
+    for cut, how in ((last // 2, "takeover"), (last, "stop")):
+        player.play(agent, cut, how)
