@@ -179,3 +179,22 @@ ensure_sdks() {
     fi
     exec 9>&-
 }
+
+# Coding agents that tests run. Claude Code is among the packages of .venv-sdks.
+programs="@openai/codex@0.171.0 opencode-ai@1.18.33 @google/gemini-cli@0.61.0"
+
+# Put these on the PATH, in .programs if they are not there, and have all their tests run.
+ensure_programs() {
+    local folder=$root/.programs
+    if ! file_says "$folder/ready" "$programs"; then
+        if ! command -v npm >/dev/null; then
+            say "npm is needed for the tests of coding agents (--agents)."
+            return 1
+        fi
+        mkdir -p "$folder"
+        # shellcheck disable=SC2086  # it is a list
+        npm install --prefix "$folder" --no-audit --no-fund --silent $programs >&2
+        write_whole "$folder/ready" "$programs"
+    fi
+    export PATH=$folder/node_modules/.bin:$PATH COUNTERMAND_AGENTS=1
+}

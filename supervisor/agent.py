@@ -53,8 +53,8 @@ class Agent:
         run: a Python function of a turn, ``module:function``.
         command: a program in any language, as for exec, which speaks the protocol of hosts (docs/host-protocol.md).
             With `preset`: the program that is meant, with its arguments.
-        preset: a program of other people's, by name: ``acp`` (any that speaks the Agent Client Protocol, which
-            `command` names), ``gemini``, ``opencode``. It is kept as by `keep`, and resumes its own session.
+        preset: a program of other people's, by name: ``claude-code``, ``codex``, ``gemini``, ``opencode``, or ``acp``:
+            any that speaks the Agent Client Protocol, which `command` names.
         python: the interpreter of `run`, such as that of a virtual environment (3.9 or later); None: the supervisor's.
         path: directories where Python finds the modules of `run` first.
         cwd: the working directory; None: that in which the supervisor was started.

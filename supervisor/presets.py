@@ -20,6 +20,8 @@ ACP: Final = "countermand.programs.acp:answer"
 
 PRESETS: Final = {
     "acp": Preset(ACP, ()),
+    "claude-code": Preset("countermand.programs.claude_code:answer", ("claude",)),
+    "codex": Preset("countermand.programs.codex:answer", ("codex", "app-server")),
     "gemini": Preset(ACP, ("gemini", "--acp")),
     "opencode": Preset(ACP, ("opencode", "acp")),
 }

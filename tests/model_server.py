@@ -1,7 +1,8 @@
 """A model on this machine: it speaks the streams of two providers over real sockets, and answers as slowly as they do.
 
 A prompt `[say WORD]` is answered by that word in capitals, so that an answer shows who gave it. A prompt `[work]` is
-answered by a call of the tool that is offered, and when its result is there, by a text that has no end.
+answered by a call of the tool that is offered, and when its result is there, by a text that has no end; `[talk]` by
+that text at once. `[permit]` is `[work]` with a command for which Codex has to ask.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 PIECE_S = 0.01
 PIECES_MAX = 100_000
-PROMPT = re.compile(r"\[(say|work) ?(\w*)\]")
+PROMPT = re.compile(r"\[(say|work|talk|permit) ?(\w*)\]")
 
 Json = dict[str, Any]
 
@@ -39,6 +40,9 @@ class Model(BaseHTTPRequestHandler):
             if self.path.endswith("/chat/completions"):
                 self.begin()
                 self.chat(asked)
+            elif self.path.endswith("/responses"):
+                self.begin()
+                self.responses_of(asked)
             elif self.path.split("?")[0].endswith("/v1/messages"):
                 self.begin()
                 self.messages(asked)
@@ -66,12 +70,12 @@ class Model(BaseHTTPRequestHandler):
 
     def answer(self, asked: Json) -> Iterator[str]:
         """The pieces of a text; a tool is called where there are none."""
-        said = json.dumps(asked["messages"])
+        said = json.dumps(asked["messages"] if "messages" in asked else asked["input"])
         prompts = PROMPT.findall(said)
         word, rest = prompts[-1] if prompts else ("say", "nothing")
         if word == "say":
             yield rest.upper()
-        elif '"tool_result"' in said or '"role": "tool"' in said:
+        elif word == "talk" or '"tool_result"' in said or '"function_call_output"' in said or '"role": "tool"' in said:
             for number in range(PIECES_MAX):
                 yield f"{number} "
 
@@ -122,6 +126,33 @@ class Model(BaseHTTPRequestHandler):
         stop = "end_turn" if pieces else "tool_use"
         event("message_delta", delta={"stop_reason": stop, "stop_sequence": None}, usage=usage)
         event("message_stop")
+
+    def responses_of(self, asked: Json) -> None:
+        """As the responses of OpenAI. The tool is the shell of Codex."""
+
+        def event(kind: str, **data: Any) -> None:
+            self.line({"type": kind, **data}, kind)
+
+        response = {"id": "r", "object": "response", "status": "in_progress", "output": [], "model": asked["model"]}
+        event("response.created", response=response)
+        message = {"id": "m", "type": "message", "role": "assistant", "content": []}
+        text = ""
+        for piece in self.answer(asked):
+            if not text:
+                event("response.output_item.added", output_index=0, item=message)
+            text += piece
+            event("response.output_text.delta", item_id="m", output_index=0, content_index=0, delta=piece)
+        if text:
+            item = {**message, "content": [{"type": "output_text", "text": text, "annotations": []}]}
+        else:
+            arguments = {"cmd": SCRIPT}
+            if PROMPT.findall(json.dumps(asked["input"]))[-1][0] == "permit":
+                arguments |= {"sandbox_permissions": "require_escalated", "justification": "it is needed"}
+            called = {"call_id": "c", "name": "exec_command", "arguments": json.dumps(arguments)}
+            item = {"id": "f", "type": "function_call", **called}
+        event("response.output_item.done", output_index=0, item=item)
+        usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+        event("response.completed", response={**response, "status": "completed", "usage": usage})
 
 
 SCRIPT = """trap "" TERM HUP INT; (setsid sleep 1000 </dev/null >/dev/null 2>&1 &); sleep 1000"""

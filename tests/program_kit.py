@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from actors import Answer
 from supervisor import Agent, SessionHandle
 from supervisor.hosts.runtime.programs.prompts import CLOSING, OPENING
 from tests.ends_kit import TESTS, ended, said, told
-from tests.kit import WAIT_S, Kit, say, until
+from tests.kit import WAIT_S, Kit, log, say, until
 
 ACP_AGENT = TESTS / "acp_agent.py"
 
@@ -72,3 +74,30 @@ def asking(session: SessionHandle) -> str:
 
 def answer(session: SessionHandle, call_id: str, **options: Any) -> None:
     session.ask(Answer(call_id=call_id, **options), timeout=WAIT_S)
+
+
+# ── Moments, and a daemon that is killed at one ───────────────────────────────────────────────────
+
+
+def started(session: SessionHandle) -> list[Any]:
+    """The calls that have started."""
+    return [event for event in log(session) if event.kind == "tool.started"]
+
+
+MOMENTS: dict[str, Callable[[SessionHandle], object]] = {
+    "in its answer": lambda session: said(session, session.runs()[-1].run_id),
+    "in a tool": started,
+    "while it asks": lambda session: session.status().asking,
+}
+
+
+def kill_daemon(kit: Kit, options: dict[str, Any], moment: str, *messages: str) -> str:
+    """Kill a daemon at a moment of the run of the last message; returns that run when nobody of it is left."""
+    argv = [str(kit.state_dir), json.dumps(options), moment, *messages]
+    with subprocess.Popen([sys.executable, "-m", "tests.program_child", *argv], cwd=TESTS.parent, stdout=-1) as child:
+        assert child.stdout is not None
+        run_id = child.stdout.readline().decode().strip()
+        child.kill()
+    assert run_id
+    until(lambda: not kit.alive(), "everybody to die with the daemon")
+    return run_id

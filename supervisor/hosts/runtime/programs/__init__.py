@@ -1,8 +1,10 @@
 """Presets: agents that are programs of other people's, such as coding agents, each a process that speaks over pipes.
 
     session.py       converse: one turn of the program that this host has, started and resumed where necessary
+    claude_code.py   Claude Code
+    codex.py         Codex, by its app server
     acp.py           programs that speak the Agent Client Protocol
-    rpc.py           requests and answers in JSON, as ACP has them
+    rpc.py           requests and answers in JSON, as ACP and Codex have them
     calls.py         the tool calls of a program, as calls of the run, and its requests for permission
     prompts.py       what the program is told: what it has not seen of the thread, and the user's messages
     program.py       Program: the process, its lines, its last words, its exit status
