@@ -92,10 +92,12 @@ class Model(BaseHTTPRequestHandler):
             pieces = True
             chunk({"content": piece})
         if not pieces:
-            name = asked["tools"][0]["function"]["name"]
+            names = [tool["function"]["name"] for tool in asked["tools"]]
+            name = "bash" if "bash" in names else names[0]
+            arguments = json.dumps({"command": SCRIPT, "description": "Work"}) if name == "bash" else "{}"
             called = {"index": 0, "id": "call_1", "type": "function", "function": {"name": name, "arguments": ""}}
             chunk({"tool_calls": [called]})
-            for piece in ("{", "}"):
+            for piece in (arguments[:1], arguments[1:]):
                 chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
         chunk({}, "stop" if pieces else "tool_calls")
         self.wfile.write(b"data: [DONE]\n\n")
