@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +20,8 @@ from actors.requests import (
     Delete,
     Deleted,
     NewMessage,
+    OutsideRequest,
+    Reply,
     Resume,
     Resumed,
     Stop,
@@ -27,7 +30,7 @@ from actors.requests import (
     traceparent_of,
 )
 from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheService, exact, refusals, who
-from supervisor.http.service import decoded, within
+from supervisor.http.service import ApiService, decoded, within
 from supervisor.wire import (
     AllStopped,
     AnswerBody,
@@ -141,9 +144,7 @@ async def resume_session(
     service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[ResumeBody | None] = None
 ) -> Resumed:
     """Start a run on the present thread, with the parked messages."""
-    body = ResumeBody() if data is None else await exact(request, data)
-    handle = await service.known(session)
-    resumed = await service.ask(handle.aio, Resume(**_given(body)))
+    resumed = await _asked(service, session, Resume, ResumeBody() if data is None else await exact(request, data))
     assert isinstance(resumed, Resumed)
     return resumed
 
@@ -153,9 +154,7 @@ async def withdraw_message(
     service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[WithdrawBody]
 ) -> Withdrawn:
     """Withdraw a waiting message. It is refused if a run has the message. Idempotent."""
-    body = await exact(request, data)
-    handle = await service.known(session)
-    withdrawn = await service.ask(handle.aio, Withdraw(**_given(body)))
+    withdrawn = await _asked(service, session, Withdraw, await exact(request, data))
     assert isinstance(withdrawn, Withdrawn)
     if withdrawn.outcome is WithdrawOutcome.ALREADY_INPUT:
         raise AlreadyInput(
@@ -172,9 +171,7 @@ async def answer_call(
     service: TheService, request: Request[Any, Any, Any], session: SessionName, data: JSONBody[AnswerBody]
 ) -> Answered:
     """Answer a call that waits for a person. It is refused if none of that id waits: the first answer stands."""
-    body = await exact(request, data)
-    handle = await service.known(session)
-    answered = await service.ask(handle.aio, Answer(**_given(body)))
+    answered = await _asked(service, session, Answer, await exact(request, data))
     assert isinstance(answered, Answered)
     return answered
 
@@ -267,6 +264,12 @@ def _content(body: MessageBody) -> str:
         got="none of them" if text is UNSET and data is UNSET else "several of them",
         remedy="give a text as content; bytes that may not be UTF-8 as content_base64; files as attachments",
     )
+
+
+async def _asked(service: ApiService, session: str, kind: Callable[..., OutsideRequest], body: msgspec.Struct) -> Reply:
+    """Send the request that a body describes to a session that is known, and return its answer."""
+    handle = await service.known(session)
+    return await service.ask(handle.aio, kind(**_given(body)))
 
 
 def _given(body: msgspec.Struct) -> dict[str, Any]:
