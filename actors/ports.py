@@ -202,8 +202,8 @@ class SpawnSpec(Struct, frozen=True):
     argv: as for exec.
     name: for people.
     env: is added to the clean environment. Its values may be secret: the repr does not show them.
-    pty, pty_size: the command gets a terminal (columns, rows). Nothing is typed on it, and all its output is stream
-        ``stdout``.
+    pty, pty_size: the command gets a terminal (columns, rows). What comes from the end of ``stdin`` is typed on it, and
+        all its output is stream ``stdout``.
     stdin: everything that the command can read from its input. It may be secret: the repr does not show it.
     channel: a descriptor that the command inherits, the only one beyond the three; its number there is in
         ``COUNTERMAND_CHANNEL``. `Processes.spawn` copies it before it returns, so the caller may close its own.

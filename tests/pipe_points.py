@@ -83,10 +83,18 @@ async def after_its_input_was_closed(spawn: Any, at: Callable[[], None]) -> None
     await process.stdout.read()
 
 
+async def typing(spawn: Any, at: Callable[[], None]) -> None:
+    """Type on a terminal that is not read."""
+    process = await spawn(["sleep", "600"], pty=True, stdin="pipe")
+    at()
+    await process.stdin.write(b"line\n" * (FULL // 5))
+
+
 POINTS: list[Callable[[Any, Callable[[], None]], Awaitable[None]]] = [
     reading,
     following,
     writing,
+    typing,
     before_the_first_read,
     after_its_input_was_closed,
 ]
@@ -135,10 +143,18 @@ def plain_after_its_input_was_closed(spawn: Any, at: Callable[[], None]) -> None
     process.stdout.read()
 
 
+def plain_typing(spawn: Any, at: Callable[[], None]) -> None:
+    """See `typing`."""
+    process = spawn(["sleep", "600"], pty=True, stdin="pipe")
+    at()
+    process.stdin.write(b"line\n" * (FULL // 5))
+
+
 PLAIN_POINTS: list[Callable[[Any, Callable[[], None]], None]] = [
     plain_reading,
     plain_following,
     plain_writing,
+    plain_typing,
     plain_before_the_first_read,
     plain_after_its_input_was_closed,
 ]

@@ -431,6 +431,68 @@ def test_the_end_of_the_supervisor_closes_what_nobody_has_read(kit: Kit) -> None
     no_more_than(before)
 
 
+# ── A terminal ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def typed(spawn: Any, script: str, *texts: bytes, close: bool = False) -> tuple[str, int]:
+    """Type on the terminal of a script once it is up; returns what it printed after that, and its status."""
+    process = await spawn(["sh", "-c", f"{script}"], pty=True, stdin="pipe", stdout="follow")
+    assert await process.stdout.readline() == b"up\n"
+    for text in texts:
+        await process.stdin.write(text)
+    if close:
+        process.stdin.close()
+    output: bytes = await process.stdout.read()
+    return output.decode(), (await process.wait()).status
+
+
+@pytest.mark.parametrize(
+    ("script", "texts", "close", "output", "status"),
+    [
+        ("stty -echo; echo up; read a; read b; echo $b $a", [b"one\n", b"two\n"], False, "two one\n", 0),
+        ("echo up; read a; echo got $a", [b"one\n"], False, "one\ngot one\n", 0),
+        ("stty -echo; echo up; cat; echo over", [b"line\n"], True, "line\nover\n", 0),
+        ("stty -echo; echo up; cat; echo over", [b"line\nhalf"], True, "line\nhalfover\n", 0),
+        ("stty -echo; echo up; cat; echo over", [], True, "over\n", 0),
+        ("stty raw -echo; echo up; head -c 3", [b"a", b"b", b"\x03"], False, "ab\x03", 0),
+        (
+            "stty -echo; trap 'echo int; exit 9' INT; echo up; while :; do sleep 0.05; done",
+            [b"\x03"],
+            False,
+            "int\n",
+            9,
+        ),
+    ],
+    ids=["lines", "echo", "end", "end after half a line", "end at once", "keys", "Ctrl-C"],
+)
+def test_one_types_on_a_terminal(
+    kit: Kit, script: str, texts: list[bytes], close: bool, output: str, status: int
+) -> None:
+    async def body(spawn: Any) -> list[Any]:
+        return list(await typed(spawn, script, *texts, close=close))
+
+    session = run_async(kit, "agent", body)
+    before = descriptors()
+    shown, exited = done(session, say(session))
+    # Ctrl-C is echoed where nothing has switched that off.
+    assert (shown.removeprefix("^C"), exited) == (output, status)
+    no_more_than(before)
+
+
+def test_a_terminal_that_is_hung_up_is_not_typed_on(kit: Kit) -> None:
+    async def body(spawn: Any) -> str:
+        process = await spawn(["true"], pty=True, stdin="pipe")
+        await process.wait()
+        with pytest.raises(BrokenPipeError, match=BROKEN):
+            await process.stdin.write(b"line\n" * FULL)
+        return "as it should"
+
+    session = run_async(kit, "agent", body)
+    before = descriptors()
+    assert done(session, say(session)) == "as it should"
+    no_more_than(before)
+
+
 # ── Bounds ────────────────────────────────────────────────────────────────────────────────────────
 
 FILL = """

@@ -60,6 +60,19 @@ def test_the_output_of_the_tests_is_followed_and_logged(kit: Kit, tmp_path: Path
     check_rest(session)
 
 
+def test_a_program_is_answered_on_its_terminal(kit: Kit) -> None:
+    async def agent(turn: AsyncTurn) -> str:
+        return (await turn.call("greet", name="Ada")).content
+
+    session = kit.session(agent, tools=[defined("greet")])
+    run_id = say(session)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    # The first line is the echo.
+    assert session.run(run_id).result.split() == ["Ada", "hello", "Ada"]
+    printed = "".join(event.data["text"] for event in log(session) if event.kind == "tool.output")
+    assert printed.split() == ["Ada", "hello", "Ada"]
+
+
 def test_words_are_sorted_by_a_command_and_nothing_of_that_is_logged(kit: Kit) -> None:
     async def agent(turn: AsyncTurn) -> str:
         return (await turn.call("sort", words=["b", "c", "a"])).content

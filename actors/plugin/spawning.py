@@ -450,8 +450,8 @@ class Spawn:
             owner: ``run``: it dies with the run, however that ends. ``session``: it lives on, and no later run waits
                 for it; Stop(scope="session") or the end of the session ends it. Its output is logged while this call
                 is open.
-            pty: gives it a terminal, for programs that need one. Then all its output is one stream, nothing is typed,
-                and a graceful end hangs up after half of the grace.
+            pty: gives it a terminal, for programs that need one. Then all its output is one stream, you may type
+                (``stdin="pipe"``), and a graceful end hangs up after half of the grace.
             pty_size: columns and rows of that terminal.
             stdin: its input, at most 16 MiB; None for an empty input; ``pipe``: you write it (`Process.stdin`).
             stdout: ``log``: it is logged as events. ``follow``: the same, and you read it too (`Process.stdout`); a

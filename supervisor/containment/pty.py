@@ -3,7 +3,7 @@
 `guard.command.prepare` makes it the command's controlling terminal: the command reads and writes the slave side. We
 read the master: its end (EIO) comes when no process has the slave open any more. The command leads the terminal's
 session. When it exits, the kernel hangs up the terminal: the processes still on it get a SIGHUP, and can no longer
-write to it. The daemon writes no input.
+write to it. What is typed on it, if anything, is written to the master: see `processes.keyboard`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@
     descriptors.py   the socket, the pipes and the command that daemon and warden share
     given.py         what a command was given: a channel, ends of pipes
     copies.py        output that is logged, and also copied to a reader
+    keyboard.py      what is typed on a terminal
     warden_dir.py    the directory with the ledgers: its paths, this boot, our cgroup
     tree.py          Tree: the state of one; TreeTable: all of them
     reports.py       words of wardens as reports to the owner of a tree

@@ -23,13 +23,18 @@ class Given:
         """Ends that the command itself gets, by stream."""
         self.copied: dict[str, int] = {}
         """Ends that the daemon copies into, by stream."""
+        self.typed: int | None = None
+        """The end of what is typed on its terminal."""
         if spec.ends is not None:
             taken = spec.ends.take()
             if taken is None:
                 self.why_not = "its pipes were closed before it was started"
             for stream, fd in (taken or {}).items():
-                followed = spec.streams.get(stream) == "follow"
-                (self.copied if followed else self.own)[stream] = fd
+                if stream == "stdin" and spec.pty:
+                    self.typed = fd
+                else:
+                    followed = spec.streams.get(stream) == "follow"
+                    (self.copied if followed else self.own)[stream] = fd
         if spec.channel is not None:
             try:
                 self.channel = os.dup(spec.channel)
@@ -37,11 +42,10 @@ class Given:
                 self.why_not = f"cannot pass its channel: {error.strerror}"
 
     def close(self) -> None:
-        """Close them; those in `copied` only as far as they were not removed from there. May be called again."""
-        for fd in (*self.own.values(), *self.copied.values()):
-            os.close(fd)
+        """Close them; those in `copied` and `typed` only if they were not removed from there. May be called again."""
+        for fd in (*self.own.values(), *self.copied.values(), self.typed, self.channel):
+            if fd is not None:
+                os.close(fd)
         self.own.clear()
         self.copied.clear()
-        if self.channel is not None:
-            os.close(self.channel)
-            self.channel = None
+        self.typed = self.channel = None

@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from actors.messages import ProcessOutput
+from supervisor.containment.output import STREAMS
 from supervisor.containment.processes.copies import Copy
+from supervisor.containment.processes.keyboard import Keyboard
 from supervisor.containment.processes.reports import tell
 from supervisor.containment.readers import MUCH_BYTES
 
@@ -35,15 +37,18 @@ class Pipes:
         self._on_drained = on_drained
         self._copies: set[Copy] = set()
 
-    def begin(self, tree: Tree, copied: Mapping[str, int]) -> None:
+    def begin(self, tree: Tree, copied: Mapping[str, int], typed: int | None) -> None:
         """Read all pipes of a tree from now on.
 
-        `copied`: by stream, the ends of pipes into which it is copied. They are closed from here on.
+        `copied`: by stream, the ends of pipes into which it is copied. `typed`: the end of what is typed on its
+        terminal. They are closed from here on.
         """
         for stream, fd in copied.items():
             room, closed = partial(self._go_on, tree, stream), partial(self._forget_copy, tree, stream)
             copy = tree.copies[stream] = Copy(self._reactor, fd, room, closed)
             self._copies.add(copy)
+        if typed is not None:
+            tree.keyboard = Keyboard(self._reactor, typed, tree.pipes[STREAMS[0]], partial(self._forget_keyboard, tree))
         self.read(tree)
 
     def read(self, tree: Tree) -> None:
@@ -56,6 +61,8 @@ class Pipes:
         """No output follows: what the readers do not have yet is still copied."""
         for copy in list(tree.copies.values()):
             copy.end()
+        if tree.keyboard is not None:
+            tree.keyboard.close()
 
     def close_copies(self) -> None:
         """Close all copies: the daemon ends."""
@@ -112,6 +119,10 @@ class Pipes:
                 fd = tree.pipes[stream]
                 self._reactor.read(fd, partial(self._on_pipe, tree, stream, fd))
 
+    @staticmethod
+    def _forget_keyboard(tree: Tree) -> None:
+        tree.keyboard = None
+
     def _forget_copy(self, tree: Tree, stream: str) -> None:
         self._copies.discard(tree.copies.pop(stream))
 
@@ -132,6 +143,8 @@ class Pipes:
         else:
             self._descriptors.close_pipe(tree, stream)
             tree.output.end(stream)
+            if tree.keyboard is not None:
+                tree.keyboard.close()
         self.report(tree)
         copy = tree.copies.get(stream)
         if copy is not None and data:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from supervisor.containment.output import Output
     from supervisor.containment.processes.copies import Copy
     from supervisor.containment.processes.given import Given
+    from supervisor.containment.processes.keyboard import Keyboard
     from supervisor.containment.reactor import Alarm
     from supervisor.containment.spool import Spool
     from supervisor.containment.zygote_handle import ZygoteHandle
@@ -73,6 +74,7 @@ class Tree:
         self.sock: socket.socket | None = None
         self.pipes: dict[str, int] = {}
         self.copies: dict[str, Copy] = {}
+        self.keyboard: Keyboard | None = None
         # Streams that are not read because a copy is behind.
         self.waiting: set[str] = set()
         self.start_report: ProcessStarted | None = None

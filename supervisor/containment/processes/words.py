@@ -87,12 +87,13 @@ class Words:
     def on_started(self, tree: Tree, word: Word) -> None:
         """Record that the command runs, and read its output."""
         tree.phase = TreePhase.RUNNING
-        copied, tree.given.copied = tree.given.copied, {}
-        tree.given.close()
+        given = tree.given
+        copied, given.copied, typed, given.typed = given.copied, {}, given.typed, None
+        given.close()
         spool = tree.spool.path if self._spools.file_max_bytes else None
         tree.start_report = ProcessStarted(tree.process_id, word["pid"], word["at"], spool)
         tell(tree.owner, tree.start_report)
-        self._pipes.begin(tree, copied)
+        self._pipes.begin(tree, copied, typed)
 
     def _on_remaining(self, tree: Tree, word: Word) -> None:
         """Report the survivors: a receipt that is filed before the proof can name them."""
