@@ -265,7 +265,10 @@ def check_receipt(receipt: Receipt, seen: Seen) -> None:
     assert receipt.reaped >= len(listed) == len(set(listed)), receipt
     # Nothing else ends one that ignores SIGTERM.
     assert seen.stubborn <= set(listed), (receipt, seen)
-    assert not seen.stubborn or "SIGKILL" in [one.signal for one in host.signals], (receipt, seen)
+    for tree in processes:
+        # The host, or what it has had started in a tree of its own.
+        if seen.stubborn & {row.pid for row in tree.rows}:
+            assert "SIGKILL" in [one.signal for one in tree.signals], (receipt, seen)
 
 
 def check_idle(session: SessionHandle, receipt: Receipt) -> None:

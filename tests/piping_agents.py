@@ -89,6 +89,8 @@ async def launched(spawn: Any, path: str) -> int:
         note(path, "at")
         await asyncio.Event().wait()
     child.stdin.close()
+    # One folder, however often it is asked for.
+    assert os.path.dirname(spawn.launcher("true")) == os.path.dirname(spawn.launcher("false"))
     return await child.wait()
 
 
@@ -129,6 +131,7 @@ async def agent(turn: Any) -> Any:
     """Do what the message says."""
     word, who, path = turn.inputs[-1].content.split()
     if who == "agent":
+        assert turn.spawn is turn.spawn
         return await do(word, turn.spawn, path)
     return json.loads((await turn.call("async_tool", word=word, path=path)).content)
 
@@ -137,6 +140,8 @@ async def counting(turn: Any) -> int:
     """Do it, and return how many pipes are open then."""
     word, _, path = turn.inputs[-1].content.split()
     await do(word, turn.spawn, path)
+    # Dropped with its input open.
+    await (await turn.spawn(["true"], stdin="pipe")).wait()
     return pipes_open()
 
 

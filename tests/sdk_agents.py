@@ -167,10 +167,21 @@ async def langgraph(turn: Any, steps: Steps, prompt: str) -> None:
 @sdk
 async def mcp(turn: Any, steps: Steps, prompt: str) -> None:
     """With the client of the mcp SDK: a server as a child, which starts a daemon of its own."""
+    await with_mcp(turn, steps, prompt, sys.executable)
+
+
+@sdk
+async def mcp_launched(turn: Any, steps: Steps, prompt: str) -> None:
+    """The same, with the server in a tree of the run."""
+    await with_mcp(turn, steps, prompt, turn.spawn.launcher(sys.executable))
+
+
+async def with_mcp(turn: Any, steps: Steps, prompt: str, command: str) -> None:
+    """See `mcp`; `command` is what the SDK starts."""
     from mcp import ClientSession, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
-    server = StdioServerParameters(command=sys.executable, args=[str(SERVER)], env=dict(os.environ))
+    server = StdioServerParameters(command=command, args=[str(SERVER)], env=dict(os.environ))
     async with stdio_client(server) as (read, write), ClientSession(read, write) as session:
         await session.initialize()
         if prompt == "[work]":
@@ -186,10 +197,25 @@ async def mcp(turn: Any, steps: Steps, prompt: str) -> None:
 @sdk
 async def claude(turn: Any, steps: Steps, prompt: str) -> None:
     """With the Claude Agent SDK, and the CLI that comes with it, which starts a shell."""
+    await with_claude(turn, steps, prompt, None)
+
+
+@sdk
+async def claude_launched(turn: Any, steps: Steps, prompt: str) -> None:
+    """The same, with the CLI in a tree of the run."""
+    import claude_agent_sdk
+
+    bundled = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
+    await with_claude(turn, steps, prompt, turn.spawn.launcher(str(bundled)))
+
+
+async def with_claude(turn: Any, steps: Steps, prompt: str, cli: str | None) -> None:
+    """See `claude`; `cli` is what the SDK starts."""
     from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, ClaudeSDKClient, StreamEvent, TextBlock
 
     env = {"ANTHROPIC_BASE_URL": url(), "ANTHROPIC_API_KEY": "none", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
     options = ClaudeAgentOptions(allowed_tools=["Bash"], env=env, include_partial_messages=True, setting_sources=[])
+    options.cli_path = cli
     async with ClaudeSDKClient(options=options) as client:
         await client.query(prompt)
         if prompt == "[work]":

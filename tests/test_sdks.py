@@ -62,6 +62,8 @@ class Sdk(Kind):
 
 
 KINDS = [Sdk(agent=name) for name in ("pydantic_ai", "openai_agents", "langgraph", "mcp", "claude")]
+LAUNCHED = [Sdk(agent=name) for name in ("mcp_launched", "claude_launched")]
+"""Their server, or their CLI, is started by a launcher."""
 of_kinds = pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.agent) for kind in KINDS])
 pytestmark = pytest.mark.timeout(INSTALL_S)
 
@@ -83,6 +85,16 @@ def model(sdks: None) -> Iterator[str]:
 @pytest.mark.parametrize("way", ENDS)
 @of_kinds
 def test_l3_no_process_is_left_of_an_sdk_however_and_whenever_its_run_is_ended(
+    kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk, way: str
+) -> None:
+    kind.model = model
+    kind.prepare(tmp_path, kit.mark, monkeypatch)
+    end_in_one_way(kit, [kind], way, drawn(f"{kind.agent} {way}"))
+
+
+@pytest.mark.parametrize("way", ["stopped", "taken over"])
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.agent) for kind in LAUNCHED])
+def test_l3_no_process_is_left_of_an_sdk_whose_child_is_launched(
     kit: Kit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, kind: Sdk, way: str
 ) -> None:
     kind.model = model

@@ -243,7 +243,15 @@ class _Asks:
         if streams:
             with self._lock:
                 self._piped.add(pipes)
-            forget = token._add_waker(pipes.over)
+            # Weakly: pipes that the code has dropped are closed.
+            weak = weakref.ref(pipes)
+
+            def over() -> None:
+                left = weak()
+                if left is not None:
+                    left.over()
+
+            forget = token._add_waker(over)
 
             def closed(done: Future[Tree]) -> None:
                 if done.exception() is not None:

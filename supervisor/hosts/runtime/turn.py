@@ -279,6 +279,10 @@ class AsyncTurn(TurnBase):
     After a cancel every method raises `asyncio.CancelledError` itself, with `provenance` as an attribute.
     """
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._spawn = AsyncSpawn(run, run.token, run.fence)
+
     @property
     def cancel_token(self) -> AsyncCancelToken:
         """The run's token."""
@@ -370,7 +374,7 @@ class AsyncTurn(TurnBase):
         It is on record and begins when the parts of earlier runs have ended, as a call does. The thread has nothing of
         it. What you start with `subprocess` is contained too, in the tree of this host.
         """
-        return AsyncSpawn(self._run, self._run.token, self._run.fence)
+        return self._spawn
 
     async def save(self, /, **changes: Any) -> None:
         """Save something for later runs of this agent in this session: they have it as `turn.state`.
@@ -482,6 +486,10 @@ def _in_thread(call: Call, context: contextvars.Context, function: Callable[[], 
 class Turn(TurnBase):
     """One turn of a plain agent: every method blocks its thread, and raises RunCancelled after a cancel."""
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self._spawn = Spawn(run, run.token, run.fence)
+
     @property
     def cancel_token(self) -> CancelToken:
         """The run's token."""
@@ -531,7 +539,7 @@ class Turn(TurnBase):
     @property
     def spawn(self) -> Spawn:
         """``turn.spawn(argv, …)`` runs a command in a process tree of the run, in no call; see `AsyncTurn.spawn`."""
-        return Spawn(self._run, self._run.token, self._run.fence)
+        return self._spawn
 
     def save(self, /, **changes: Any) -> None:
         """Save something for later runs of this agent in this session; see `AsyncTurn.save`."""
