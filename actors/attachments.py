@@ -7,13 +7,13 @@ as a `MediaPart`, which has no bytes. An event never has bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from actors.errors import Invalid
+from actors.errors import Invalid, TooLarge
 from actors.parts import MediaPart
 from actors.text import shown, storable
 
@@ -21,6 +21,10 @@ FILE_NAME_MAX_CHARS: Final = 255
 MEDIA_TYPE_MAX_CHARS: Final = 100
 PARTS_MAX: Final = 100
 """Parts of one message, or of one result."""
+MADE_MAX: Final = 20
+"""Files of one result of a tool."""
+MADE_MAX_BYTES: Final = 4_194_304
+"""Bytes of the files of one result together, and of one file of an answer: so they fit into a frame of a host."""
 _MEDIA_TYPE: Final = re.compile(r"[a-z0-9][a-z0-9!#$&^_.+-]*/[a-z0-9][a-z0-9!#$&^_.+-]*")
 
 
@@ -98,6 +102,24 @@ def check_number(parts: int) -> None:
             got=f"{parts}",
             remedy="put texts together; send further files with another message",
         )
+
+
+def made_files(files: Collection[File]) -> tuple[tuple[Attachment, ...], tuple[MediaPart, ...]]:
+    """Return files that a tool or an agent made, as they are kept, and the parts that stand for them.
+
+    Raises:
+        TooLarge: they are more than `MADE_MAX`, or larger than `MADE_MAX_BYTES` together.
+    """
+    size = sum(len(file.data) for file in files)
+    if len(files) > MADE_MAX or size > MADE_MAX_BYTES:
+        raise TooLarge(
+            "these files are too large, or too many",
+            expected=f"at most {MADE_MAX} files, of {MADE_MAX_BYTES} bytes together",
+            got=f"{len(files)} files of {size} bytes",
+            remedy="write them to a folder, and say their names",
+        )
+    kept = [file.kept() for file in files]
+    return without_repeats(attachment for attachment, _ in kept), tuple(part for _, part in kept)
 
 
 def _invalid(field: str, expected: str, got: object, remedy: str) -> Invalid:

@@ -42,7 +42,7 @@ from actors.model import (
     StopOutcome,
     Where,
 )
-from actors.parts import GivenPart
+from actors.parts import GivenPart, MediaPart
 from actors.run_status import RunStatus
 from actors.text import storable_json
 
@@ -57,6 +57,7 @@ class EventKind(StrEnum):
     ANSWER_LEFT = "answer.left"
     TEXT = "text"
     BLOCK = "block"
+    MEDIA = "media"
     TOOL_REQUESTED = "tool.requested"
     CALL_WAITING = "call.waiting"
     CALL_ANSWERED = "call.answered"
@@ -217,6 +218,15 @@ class BlockData(Data, frozen=True, kw_only=True):
     data: Annotated[JsonObject, Meta(description="The block.")]
 
 
+class MediaData(Data, frozen=True, kw_only=True):
+    """A file of an answer, such as an image that the model has made."""
+
+    event_kind: ClassVar[EventKind] = EventKind.MEDIA
+
+    answer: AnswerId
+    part: Annotated[MediaPart, Meta(description="The file; its bytes are an attachment.")]
+
+
 class ToolRequestedData(Data, frozen=True, kw_only=True):
     """The agent asked for a call. It starts when the parts of earlier runs, and its answer, have ended."""
 
@@ -299,6 +309,10 @@ class ToolEndedData(Data, frozen=True, kw_only=True):
     ] = None
     effects: Annotated[
         tuple[Effect, ...], Meta(description="What it had begun behind guards by then. Left out: nothing.")
+    ] = ()
+    parts: Annotated[
+        tuple[MediaPart, ...],
+        Meta(description="Files of the result; their bytes are attachments. Left out: none."),
     ] = ()
 
 
@@ -595,6 +609,7 @@ EventData: TypeAlias = (
     | AnswerLeftData
     | TextData
     | BlockData
+    | MediaData
     | ToolRequestedData
     | CallWaitingData
     | CallAnsweredData

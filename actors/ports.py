@@ -603,8 +603,7 @@ class Publisher(Protocol):
 class Settings(Struct, frozen=True):
     """Policy as data: graces and deadlines in seconds, limits in items or bytes.
 
-    `attachments_max`, `attachments_max_bytes`: of one message, or of one result; `attachments_kept_bytes`: of a
-        session.
+    `attachments_max`, `attachments_max_bytes`: of one message; `attachments_kept_bytes`: of a session.
     `passivate_s`: a session that was unused for this long (at most twice as long) leaves memory; None: never.
     `max_tokens`, `max_calls`: with the deadline the budget of each run; see `Budget`.
     `children_max`: open child runs of one run; `children_depth_max`: how deep runs may stand below one another.

@@ -32,6 +32,7 @@ from actors.events import (
     BlockData,
     EventData,
     EventKind,
+    MediaData,
     MessageData,
     MessageRetractedData,
     RunStatusData,
@@ -41,7 +42,7 @@ from actors.events import (
     data_of,
 )
 from actors.model import Event, Message, MessageStatus, Role, ToolCall
-from actors.parts import AnswerInfo, BlockPart, CallPart, Part, TextPart
+from actors.parts import AnswerInfo, BlockPart, CallPart, MediaPart, Part, TextPart
 from actors.run_status import RunStatus
 
 KINDS: Final = frozenset(
@@ -50,6 +51,7 @@ KINDS: Final = frozenset(
         EventKind.ANSWER_ENDED,
         EventKind.ANSWER_LEFT,
         EventKind.BLOCK,
+        EventKind.MEDIA,
         EventKind.MESSAGE,
         EventKind.MESSAGE_RETRACTED,
         EventKind.RUN_STATUS,
@@ -80,8 +82,8 @@ class _Call:
 class _TurnMessages:
     """The content of one assistant message and of the tool messages behind it.
 
-    `parts` are its texts; those of an answer are its texts, blocks and calls, in their order. `ended`: an answer is
-    complete.
+    `parts` are its texts; those of an answer are its texts, blocks, files and calls, in their order. `ended`: an
+    answer is complete.
     """
 
     __slots__ = ("answer", "at", "calls", "ended", "generation", "number", "open", "parts")
@@ -92,7 +94,7 @@ class _TurnMessages:
         self.at = at
         self.answer = answer
         self.ended = False
-        self.parts: list[str | BlockPart | _Call] = []
+        self.parts: list[str | BlockPart | MediaPart | _Call] = []
         self.calls: list[_Call] = []
         self.open = 0
 
@@ -114,7 +116,7 @@ class _TurnMessages:
             whole = "".join(part for part in self.parts if isinstance(part, str))
             self.parts = [whole] if whole else self.parts
             return whole
-        joined: list[str | BlockPart | _Call] = []
+        joined: list[str | BlockPart | MediaPart | _Call] = []
         pieces: list[str] = []
         for part in (*self.parts, None):
             if isinstance(part, str):
@@ -136,7 +138,7 @@ class _TurnMessages:
         for part in self.parts:
             if isinstance(part, str):
                 shown.append(TextPart(part))
-            elif isinstance(part, BlockPart):
+            elif isinstance(part, BlockPart | MediaPart):
                 shown.append(part)
             elif part.result is not None:
                 shown.append(part.part())
@@ -296,6 +298,8 @@ class Thread:
                 self._text(event, data)
             case BlockData():
                 self._block(event, data)
+            case MediaData():
+                self._media(event, data)
             case AnswerBegunData():
                 self._answer_begun(event, data)
             case AnswerEndedData():
@@ -413,6 +417,11 @@ class Thread:
         turn.parts.append(BlockPart(data.provider or turn.answer.provider, data.data))
         self._changed(group)
 
+    def _media(self, event: Event, data: MediaData) -> None:
+        group = self._group(event)
+        group.turn_for(event, data.answer).parts.append(data.part)
+        self._changed(group)
+
     def _answer_ended(self, event: Event, data: AnswerEndedData) -> None:
         group = self._own(event.run_id)
         turn = group.answers.pop(data.answer, None) if group is not None else None
@@ -460,6 +469,8 @@ class Thread:
             outcome=data.outcome,
             is_error=data.is_error,
             at=event.at,
+            attachments=tuple(dict.fromkeys(part.attachment for part in data.parts)),
+            parts=data.parts,
         )
         turn.open -= 1
         self._changed(group)

@@ -115,7 +115,7 @@ class Config:
         children_depth_max: how deep child runs may stand below one another. 0: no agent may delegate.
         queue_max: limit on the waiting messages of a session.
         message_max_bytes: limit on the size of a message, in UTF-8, without its attachments.
-        attachments_max: limit on the attachments of one message, or of one result of a tool.
+        attachments_max: limit on the attachments of one message.
         attachments_max_bytes: limit on the size of these together.
         attachments_kept_bytes: limit on the size of all attachments of a session.
         spool_max_bytes: limit on the file with a process's output, which is kept if the result has no room for all of

@@ -5,7 +5,9 @@ So nothing but the standard library is used here. What an agent found it returns
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import sys
 from typing import Any
 
 
@@ -83,3 +85,75 @@ def stopped_plain(turn: Any) -> Any:
     turn.emit("reading")
     while True:
         turn.attachment(part)
+
+
+def file_class() -> Any:
+    """The class of files: of the host, or of the supervisor's process."""
+    if "countermand" in sys.modules and hasattr(sys.modules["countermand"], "AsyncTurn"):
+        return sys.modules["countermand"].File
+    return __import__("actors").File
+
+
+async def draws(turn: Any) -> Any:
+    """Call tools of the daemon that return files, and read them at once."""
+    found = []
+    for how in turn.inputs[-1].content.split():
+        result = await turn.call("draw", how=how)
+        kept = [_of(await turn.attachment(part)) for part in result.parts]
+        shown = [one for one in turn.messages if one.role == "tool"][-1]
+        same = [part.attachment for part in shown.parts] == [part.attachment for part in result.parts]
+        found.append([str(result.outcome), result.content, result.is_error, kept, same])
+    return found
+
+
+async def draws_itself(turn: Any) -> Any:
+    """Gate a function of its own that returns files, and read them at once."""
+    made = file_class()
+
+    async def own() -> Any:
+        return ["two", made(b"one", "image/png", "1.png"), made(b"two", "a/b")]
+
+    await turn.gate("own", {}, own)
+    shown = [one for one in turn.messages if one.role == "tool"][-1]
+    return [shown.content, [_plain(part) for part in shown.parts], [_of(await turn.attachment(p)) for p in shown.parts]]
+
+
+async def paints(turn: Any) -> Any:
+    """Put an answer with a file on record, and read it inside of it."""
+    size = int(turn.inputs[-1].content)
+    found: list[Any] = []
+    async with turn.answer(provider="p") as answer:
+        await answer.text("before ")
+        try:
+            part = await answer.media(b"x" * size, "image/png", name="x.png")
+            found = [_plain(part), _of(await turn.attachment(part))]
+        except Exception as error:  # its code is looked at
+            code: Any = getattr(error, "code", None)
+            found = [code or repr(error)]
+        await answer.text("behind")
+    said = turn.messages[-1]
+    return [found, [_plain(part) for part in said.parts], said.content]
+
+
+def paints_plain(turn: Any) -> Any:
+    """As `paints`, for plain code."""
+    size = int(turn.inputs[-1].content)
+    found: list[Any] = []
+    with turn.answer(provider="p") as answer:
+        answer.text("before ")
+        try:
+            part = answer.media(b"x" * size, "image/png", name="x.png")
+            found = [_plain(part), _of(turn.attachment(part))]
+        except Exception as error:  # its code is looked at
+            code: Any = getattr(error, "code", None)
+            found = [code or repr(error)]
+        answer.text("behind")
+    said = turn.messages[-1]
+    return [found, [_plain(part) for part in said.parts], said.content]
+
+
+async def paints_and_waits(turn: Any) -> Any:
+    """Put a file on record, and wait in the middle of the answer."""
+    async with turn.answer(provider="p") as answer:
+        await answer.media(b"x", "image/png")
+        await asyncio.Event().wait()

@@ -14,7 +14,7 @@ from actors.model import Event, Message
 from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
 from actors.plugin.rendering import GO_ON, render_anthropic, render_openai, render_responses
 from actors.thread import Thread
-from tests.media_kit import FILES, GIVEN_PARTS
+from tests.media_kit import FILE, FILE_LISTS, FILES, GIVEN_PARTS
 from tests.provider_checker import check_anthropic, check_openai, check_responses
 
 TEXTS: Final = st.sampled_from(["", " ", "yes", "two words ", "é\n\n"])
@@ -65,8 +65,11 @@ class Log:
         of = {"answer": answer} if answer else {}
         self.add("tool.requested", run_id, call_id=identity, tool="bash", arguments={"of": identity}, **of, **more)
 
-    def ended(self, identity: str, content: str = "ok", outcome: str = "finished", run_id: str = "r1") -> None:
-        self.add("tool.ended", run_id, call_id=identity, outcome=outcome, content=content, is_error=False)
+    def ended(
+        self, identity: str, content: str = "ok", outcome: str = "finished", run_id: str = "r1", **more: Any
+    ) -> None:
+        data = {"call_id": identity, "outcome": outcome, "content": content, "is_error": False, **more}
+        self.add("tool.ended", run_id, **data)
 
     def shape(self) -> list[tuple[str, str, str]]:
         return [(message.role, message.id, message.content) for message in self.thread.messages()]
@@ -217,13 +220,15 @@ class Story:
             self.add("text", text=self.draw(TEXTS))
         elif what == "own" and not self.thinks:
             self.ask(None)
-        elif what in ("text", "block", "call", "call", "end", "leave") and self.answers:
+        elif what in ("text", "block", "media", "call", "call", "end", "leave") and self.answers:
             answer = self.one_of(self.answers)
             if what == "text":
                 self.add("text", text=self.draw(TEXTS), answer=answer)
             elif what == "block" and self.answers[answer] in BLOCKS:
                 block = self.draw(st.sampled_from(BLOCKS[self.answers[answer]]))
                 self.add("block", answer=answer, data=block(self.next()))
+            elif what == "media":
+                self.add("media", answer=answer, part=self.draw(FILE))
             elif what == "call":
                 self.ask(answer)
             elif what == "end":
@@ -247,7 +252,8 @@ class Story:
 
     def result(self, call: str, outcome: str) -> None:
         del self.asked[call]
-        self.log.ended(call, self.draw(TEXTS), outcome, self.run)
+        more = {"parts": self.draw(FILE_LISTS), "is_error": self.draw(st.booleans())} if outcome == "finished" else {}
+        self.log.ended(call, self.draw(TEXTS), outcome, self.run, **more)
 
     def tell_run(self) -> None:
         self.generation += 1
@@ -255,7 +261,7 @@ class Story:
         inputs = [f"m{self.next()}" for _ in range(self.draw(st.integers(0, 2)))]
         for identity in inputs:
             self.log.message(identity, self.draw(TEXTS), self.run, parts=self.draw(GIVEN_PARTS))
-        steps = ["begin", "text", "block", "call", "call", "end", "end", "leave", "result", "besides", "own"]
+        steps = ["begin", "text", "block", "media", "call", "call", "end", "end", "leave", "result", "besides", "own"]
         for what in self.draw(st.lists(st.sampled_from(steps), max_size=14)):
             if what == "begin" and len(self.answers) < 2:
                 self.begin()

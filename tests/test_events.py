@@ -85,6 +85,27 @@ SAMPLES: list[tuple[str, dict[str, Any]]] = [
     ("answer.left", {"answer": "ans_1", "usage": {"input": 3}}),
     ("block", {"answer": "ans_1", "data": {"type": "thinking", "thinking": "hm", "signature": "s"}}),
     ("block", {"answer": "ans_1", "provider": "openai", "data": {}}),
+    (
+        "media",
+        {
+            "answer": "ans_1",
+            "part": {"type": "media", "attachment": "att_1", "media_type": "image/png", "size": 3, "name": "a.png"},
+        },
+    ),
+    (
+        "message",
+        {
+            "id": "m1",
+            "content": "hi",
+            "origin": "user",
+            "policy": "interrupt",
+            "attachments": ["att_1"],
+            "parts": [
+                {"type": "media", "attachment": "att_1", "media_type": "image/png", "size": 3, "name": None},
+                {"type": "text", "text": "hi"},
+            ],
+        },
+    ),
     ("text", {"text": "hello"}),
     ("text", {"text": "hello", "answer": "ans_1"}),
     ("tool.requested", {"call_id": "c1", "tool": "shell", "arguments": {"script": "ls", "deep": [{"x": None}]}}),

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from actors import Delete, File, MediaPart, Message, NewMessage, TextPart, Turn, Withdraw, data_of
-from actors.attachments import FILE_NAME_MAX_CHARS, PARTS_MAX, attachment_name
+from actors import Delete, File, MediaPart, Message, NewMessage, TextPart, ToolResult, Turn, Withdraw, data_of, tool
+from actors.attachments import FILE_NAME_MAX_CHARS, MADE_MAX, MADE_MAX_BYTES, PARTS_MAX, attachment_name
 from actors.errors import Invalid, NotFound, RequestReused, StoreUnavailable, TooLarge
-from actors.model import Role
-from actors.parts import Part
+from actors.model import Outcome, Role, ToolCall
+from actors.parts import AnswerInfo, Part
 from actors.plugin.rendering import newest_media, render_anthropic, render_openai, render_responses
 from actors.ports import Batch, WaitingRow
 from actors.requests import digest
@@ -382,6 +382,112 @@ def test_a_message_that_lacks_the_bytes_of_a_file_is_refused(kit: Kit) -> None:
         session.ask(NewMessage(content="go", attachments=[CAT]).without_files(), timeout=WAIT_S)
 
 
+# ── Files that tools and models make ──────────────────────────────────────────────────────────────────
+
+
+@tool(isolation="thread")
+def draw(how: str) -> Any:
+    """Return files in one of the ways."""
+    ways: dict[str, Any] = {
+        "file": CAT,
+        "list": ["a", CAT, {"b": 1}, NOTES],
+        "result": ToolResult(Outcome.FINISHED, "drawn", parts=[CAT]),
+        "error": ToolResult(Outcome.FINISHED, "half", is_error=True, parts=[CAT]),
+        "many": [File(bytes([n]), "a/b") for n in range(MADE_MAX + 1)],
+        "most": [File(bytes([n]), "a/b") for n in range(MADE_MAX)],
+        "large": File(bytes(MADE_MAX_BYTES + 1), "a/b"),
+        "largest": File(bytes(MADE_MAX_BYTES), "a/b"),
+        "wrong": ToolResult(Outcome.FINISHED, "x", parts=["no file"]),  # type: ignore[list-item]
+    }
+    return ways[how]
+
+
+def test_an_agent_reads_what_a_tool_returned_at_once(kit: Kit, hosted: bool) -> None:
+    session = session_of(kit, "draws", hosted=hosted, tools=[draw])
+    found = result_of(session, say(session, "file list result error"))
+    assert found == [
+        ["finished", "", False, [seen(PNG)], True],
+        ["finished", 'a\n{"b":1}', False, [seen(PNG), seen(b"line\n")], True],
+        ["finished", "drawn", False, [seen(PNG)], True],
+        ["finished", "half", True, [seen(PNG)], True],
+    ]
+    results = [one for one in session.thread() if one.role == "tool"]
+    assert [len(one.parts) for one in results] == [1, 2, 1, 1]
+    assert results[0].attachments == (CAT_NAME,)
+    assert base64.b64encode(PNG) not in msgspec.json.encode(log(session))
+    for part in results[1].parts:
+        assert isinstance(part, MediaPart)
+        assert len(session.attachment(part.attachment)) == part.size
+    check_rest(session)
+
+
+def test_l14_the_files_of_a_result_have_limits(kit: Kit, hosted: bool) -> None:
+    session = session_of(kit, "draws", hosted=hosted, tools=[draw])
+    many, most, large, largest, wrong = result_of(session, say(session, "many most large largest wrong"))
+    assert (many[2], many[3]) == (True, [])
+    assert "too many" in many[1]
+    assert (most[2], len(most[3])) == (False, MADE_MAX)
+    assert (large[2], large[3]) == (True, [])
+    assert "too large" in large[1]
+    assert (largest[2], largest[3]) == (False, [seen(bytes(MADE_MAX_BYTES))])
+    assert (wrong[2], wrong[3]) == (True, [])
+
+
+def test_l14_a_result_whose_files_have_no_room_in_the_session_says_so(kit: Kit, hosted: bool) -> None:
+    session = session_of(kit, "draws", hosted=hosted, tools=[draw], attachments_kept_bytes=len(PNG))
+    first, second = result_of(session, say(session, "result list"))
+    assert first[1] == "drawn"
+    assert (second[0], second[2], second[3], second[4]) == ("finished", False, [], True)
+    assert second[1].startswith('a\n{"b":1}\n[its files are not kept: ')
+    assert [one.content for one in session.thread() if one.role == "tool"] == [first[1], second[1]]
+
+
+def test_a_function_that_an_agent_gates_may_return_files(kit: Kit, hosted: bool) -> None:
+    session = session_of(kit, "draws_itself", hosted=hosted)
+    content, parts, read = result_of(session, say(session))
+    assert content == "two"
+    assert parts == [["media", "image/png", 3, "1.png"], ["media", "a/b", 3, None]]
+    assert read == [seen(b"one"), seen(b"two")]
+
+
+@pytest.mark.parametrize("name", ["paints", "paints_plain"])
+def test_a_file_that_a_model_made_is_a_part_of_its_answer(kit: Kit, name: str, hosted: bool) -> None:
+    session = session_of(kit, name, hosted=hosted)
+    found, parts, content = result_of(session, say(session, "100"))
+    assert found == [["media", "image/png", 100, "x.png"], seen(b"x" * 100)]
+    assert parts == [["text", "before "], found[0], ["text", "behind"]]
+    assert content == "before behind"
+    (said,) = (one for one in session.thread() if one.answer is not None)
+    assert said.parts[1] == MediaPart(attachment_name(b"x" * 100), "image/png", 100, "x.png")
+    assert session.attachment(attachment_name(b"x" * 100)) == b"x" * 100
+    (event,) = (one for one in log(session) if one.kind == "media")
+    assert b"x" * 100 not in msgspec.json.encode(event)
+    check_rest(session)
+
+
+@pytest.mark.parametrize("name", ["paints", "paints_plain"])
+def test_l14_a_file_of_an_answer_has_limits(kit: Kit, name: str, hosted: bool) -> None:
+    session = session_of(kit, name, hosted=hosted, attachments_kept_bytes=MADE_MAX_BYTES)
+    for size, refused in ((MADE_MAX_BYTES + 1, True), (MADE_MAX_BYTES, False), (1, True)):
+        found, parts, _ = result_of(session, say(session, str(size)))
+        assert len(parts) == (1 if refused else 3)
+        assert (found[0] in ("too_large", "invalid")) is refused
+    check_rest(session)
+
+
+def test_l6_a_stop_behind_a_file_of_an_answer_leaves_it_partial_with_the_file(kit: Kit, hosted: bool) -> None:
+    session = session_of(kit, "paints_and_waits", hosted=hosted)
+    run = say(session)
+    until(lambda: any(one.kind == "media" for one in log(session)), "the file is on record")
+    stop(session)
+    session.receipt(run, timeout=WAIT_S)
+    (said,) = (one for one in session.thread() if one.answer is not None)
+    assert (said.status, [part.type for part in said.parts]) == ("partial", ["media"])
+    rendered = render_openai(session.thread(), provider="p")
+    check_openai(rendered)
+    assert "The assistant made a file" in rendered[1]["content"]
+
+
 # ── What each provider is given ───────────────────────────────────────────────────────────────────────
 
 
@@ -477,3 +583,100 @@ def test_the_newest_files_are_read_as_far_as_they_fit() -> None:
     ]
     for size, names in ((100, "ebda"), (20, "ebda"), (19, "ebd"), (9, "eb"), (0, "")):
         assert "".join(part.attachment for part in newest_media(thread, size)) == names
+
+
+def resulted(*names: str, content: str = "drawn", is_error: bool = False) -> list[Message]:
+    """Two calls; the first has files."""
+    calls = (ToolCall("c1", "draw", {}), ToolCall("c2", "look", {}))
+    parts: tuple[Part, ...] = tuple(MEDIA[name] for name in names)
+    first = Message("c1", Role.TOOL, content, 1, "r", tool_call_id="c1", outcome=Outcome.FINISHED, parts=parts)
+    second = Message("c2", Role.TOOL, "seen", 1, "r", tool_call_id="c2", outcome=Outcome.FINISHED)
+    return [
+        Message("m1", Role.USER, "go", 1, "r"),
+        Message("r.1", Role.ASSISTANT, "", 1, "r", tool_calls=calls),
+        msgspec.structs.replace(first, is_error=is_error),
+        second,
+        Message("m2", Role.USER, "and?", 1, "r2"),
+    ]
+
+
+IMAGE: dict[str, Any] = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": B64}}
+CHAT_IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{B64}"}}
+
+
+def test_anthropic_is_given_the_files_of_a_result_in_it() -> None:
+    rendered = render_anthropic(resulted("att_png", "att_zip"), files=FILES)
+    check_anthropic(rendered)
+    first, second, text = rendered[2]["content"]
+    assert first["content"] == [
+        {"type": "text", "text": "drawn"},
+        IMAGE,
+        {"type": "text", "text": "[This file is not shown: all.zip, application/zip, 2 bytes]"},
+    ]
+    assert second["content"] == "seen"
+    assert text == {"type": "text", "text": "and?"}
+    rendered = render_anthropic(resulted("att_png", content=""), files=FILES)
+    assert rendered[2]["content"][0]["content"] == [IMAGE]
+
+
+def test_anthropic_is_given_the_files_of_a_result_that_is_an_error_behind_the_results() -> None:
+    """The content of an error is only text."""
+    rendered = render_anthropic(resulted("att_png", is_error=True), files=FILES)
+    check_anthropic(rendered)
+    first, second, image, text = rendered[2]["content"]
+    assert (first["content"], first["is_error"]) == ([{"type": "text", "text": "drawn"}], True)
+    assert (second["content"], image, text["text"]) == ("seen", IMAGE, "and?")
+
+
+def test_with_thinking_on_calls_that_are_told_as_text_keep_their_files() -> None:
+    rendered = render_anthropic(resulted("att_png")[:-1], files=FILES, thinking=True)
+    check_anthropic(rendered, thinking=True)
+    assert [block["type"] for block in rendered[-1]["content"]] == ["text", "text", "image", "text"]
+
+
+def test_chat_completions_are_given_the_files_of_results_in_the_message_behind_them() -> None:
+    rendered = render_openai(resulted("att_png", "att_zip"), files=FILES)
+    check_openai(rendered)
+    assert [one["role"] for one in rendered] == ["user", "assistant", "tool", "tool", "user"]
+    assert rendered[2]["content"] == (
+        "drawn\n[This file follows: cat.png, image/png, 70 bytes]\n"
+        "[This file is not shown: all.zip, application/zip, 2 bytes]"
+    ).replace("70", str(len(PNG)))
+    assert rendered[3]["content"] == "seen"
+    assert rendered[4]["content"] == [
+        {"type": "text", "text": "From the result of draw, c1:"},
+        CHAT_IMAGE,
+        {"type": "text", "text": "and?"},
+    ]
+    assert render_openai(resulted("att_png")[:-1], files=FILES)[-1]["content"][1] == CHAT_IMAGE
+
+
+def test_responses_are_given_the_files_of_a_result_in_it() -> None:
+    rendered = render_responses(resulted("att_png"), files=FILES)
+    check_responses(rendered)
+    assert rendered[3] == {
+        "type": "function_call_output",
+        "call_id": "c1",
+        "output": [
+            {"type": "input_text", "text": "drawn"},
+            {"type": "input_image", "detail": "auto", "image_url": f"data:image/png;base64,{B64}"},
+        ],
+    }
+    assert rendered[4]["output"] == "seen"
+
+
+def test_no_provider_is_given_a_file_of_an_assistant_and_each_is_told_of_it() -> None:
+    parts: tuple[Part, ...] = (TextPart("Here:"), MEDIA["att_png"])
+    said = Message("r.1", Role.ASSISTANT, "Here:", 1, "r", parts=parts, answer=AnswerInfo("p"))
+    thread = [Message("m1", Role.USER, "draw", 1, "r"), said, Message("m2", Role.USER, "more", 1, "r2")]
+    note = f"[The assistant made a file that is not shown: cat.png, image/png, {len(PNG)} bytes]"
+    for provider in ("p", None):
+        for rendered, check in (
+            (render_anthropic(thread, files=FILES, provider=provider), check_anthropic),
+            (render_openai(thread, files=FILES, provider=provider), check_openai),
+            (render_responses(thread, files=FILES, provider=provider), check_responses),
+        ):
+            check(rendered)
+            text = msgspec.json.encode(rendered).decode()
+            assert note in text
+            assert B64 not in text

@@ -47,6 +47,7 @@ from actors.messages import (
     HostStartDue,
     KillProcess,
     LateRefused,
+    MediaGiven,
     OutputRead,
     Permit,
     PermitRefused,
@@ -174,6 +175,7 @@ class RunActor(Actor):
                 | AnswerLeft()
                 | SaveRequested()
                 | ToolSaid()
+                | MediaGiven()
                 | HandOffRequested()
                 | LateRefused()
                 | CallStarted()
@@ -319,8 +321,7 @@ class RunActor(Actor):
         self._permits[permit.call_id] = permit
         self._executions.add(permit.call_id)
         address = self._address.of_call(permit.call_id)
-        # Also after a halt: the cells of the run's calls were closed before it, so the call reports that it did not
-        # start.
+        # Also after a halt: the cells of the run's calls were closed before it, so the call reports no start.
         arguments = request.secrets.restored(request.arguments)
         more = (tool, arguments, permit, address, request.context, request.heard)
         self.start_child(ToolActor, self._ports, *more, key=permit.call_id)
@@ -352,8 +353,7 @@ class RunActor(Actor):
         call_id = ended.address.call or ""
         self._executions.discard(call_id)
         self._permits.pop(call_id, None)
-        # If the call brings no result, the session says what it is: the session knows who closed the call.
-        if ended.result is not None:
+        if ended.result is not None and not ended.result.parts:  # files have to be durable first
             self._answer(call_id, ended.result)
         self.tell_parent(ended)
         self._stop_if_done()

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import field
 
-from actors.events import Emitted, ProgressData, TextData
+from actors.attachments import Attachment
+from actors.events import Emitted, MediaData, ProgressData, TextData
 from actors.messages.lanes import Report
 from actors.messages.process import ProcessKilled, ProcessNews
 from actors.messages.result import ToolResult
@@ -195,6 +196,16 @@ class SaveRequested(Report, frozen=True):
     saved: Future[None]
 
 
+class MediaGiven(Report, frozen=True):
+    """The agent adds a file to an answer, and waits on `kept`. `size` is as in `SaveRequested`."""
+
+    address: Address
+    data: MediaData
+    attachment: Attachment
+    size: int | None
+    kept: Future[None]
+
+
 class HandOffRequested(Report, frozen=True):
     """The agent hands its session over to another one, and waits on `told`. `size` is as in `SaveRequested`."""
 
@@ -279,6 +290,7 @@ RunReport: TypeAlias = (
     | StrayEnded
     | SteeringRequested
     | SaveRequested
+    | MediaGiven
     | HandOffRequested
     | RunFinished
     | RunExpired

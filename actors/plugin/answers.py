@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from actors.attachments import Attachment, File, made_files
 from actors.errors import Invalid, QueueFull
 from actors.events import AnswerBegunData, AnswerEndedData, BlockData, Emitted, TextData
 from actors.messages import ToolResult
 from actors.model import JsonObject
+from actors.parts import MediaPart
 from actors.plugin.pieces import pieces
 from actors.text import shown, storable, storable_json
 
@@ -199,6 +201,11 @@ class AnswerBase:
         own = provider if provider != self._provider else None
         return BlockData(answer=self.id, provider=own, data=kept), size
 
+    def _media(self, data: bytes, media_type: str, name: str | None) -> tuple[Attachment, MediaPart]:
+        """Return a file as it is kept. Raises Invalid if it is none, and TooLarge."""
+        (attachment,), (part,) = made_files([File(data, media_type, name)])
+        return attachment, part
+
     def _prepared(self, tool: str | Tool, arguments: Mapping[str, Any], provider_id: str | None) -> PreparedCall:
         self._check_open()
         check_name("provider_id", provider_id)
@@ -289,6 +296,16 @@ class ModelAnswer(AnswerBase):
         """Keep a block; as in `AsyncModelAnswer`."""
         self._check_open()
         self._say(*self._block(data, provider))
+
+    def media(self, data: bytes, media_type: str, *, name: str | None = None) -> MediaPart:
+        """Keep a file that the model made, at this place; as in `AsyncModelAnswer`."""
+        self._check_open()
+        attachment, part = self._media(data, media_type, name)
+        self._spend(part.size)
+        self._check_still_open(part.size)
+        core = self.core
+        core.pending.wait(core.request_media(self.id, part, attachment, part.size), None)
+        return part
 
     def _say(self, data: Emitted, size: int) -> None:
         self._spend(size)
@@ -388,6 +405,21 @@ class AsyncModelAnswer(AnswerBase):
         async with self.boundary:
             await self._send()
             await self._say(*self._block(data, provider))
+
+    async def media(self, data: bytes, media_type: str, *, name: str | None = None) -> MediaPart:
+        """Keep a file that the model made, such as an image, at this place of the answer. Returns when it is durable.
+
+        No provider takes it back: where the thread is rendered, a text names it. Its bytes are an attachment. Raises
+        Invalid if it is no file, and TooLarge if it has more than `MADE_MAX_BYTES`, or the session has no room for it.
+        """
+        core = self.core
+        async with self.boundary:
+            await self._send()
+            attachment, part = self._media(data, media_type, name)
+            await self._spend(part.size)
+            self._check_still_open(part.size)
+            await core.pending.wait_async(core.request_media(self.id, part, attachment, part.size))
+            return part
 
     def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> AsyncModelCall:
         """Ask for a call of a tool. It starts when the answer has ended; await what is returned then.

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.attachments import File, made_files
 from actors.errors import NO_TEXT, Invalid, described
 from actors.gate.cell import Cell, CellState
 from actors.gate.token import CancelToken
@@ -284,7 +285,7 @@ def _returned(cell: Cell[ToolResult], result: ToolResult) -> Executed:
 def _without(secrets: Withheld, result: ToolResult) -> ToolResult:
     """Return the result with each of the call's secrets replaced by the mark."""
     content, data = str(secrets.hidden_in(result.content)), secrets.hidden_in(result.data)
-    return ToolResult(result.outcome, content, result.is_error, data)
+    return msgspec.structs.replace(result, content=content, data=data)
 
 
 def _raised(cell: Cell[ToolResult], error: BaseException, secrets: Withheld, token: CancelToken) -> Executed:
@@ -347,27 +348,41 @@ def plain(value: object, max_bytes: int) -> Json:
 
 
 def as_result(value: object, max_bytes: int) -> ToolResult:
-    """Convert a tool's return value to its result: a text unchanged, anything else as JSON.
+    """Convert a tool's return value to its result: a text unchanged, a `File` as one, anything else as JSON.
 
     Raises:
         Invalid: it is a coroutine or a generator, or an invalid ToolResult.
+        TooLarge: it has too many files, or too large ones.
     """
     if value is None:
         return ToolResult(Outcome.FINISHED, "")
+    if isinstance(value, File):
+        value = ToolResult(Outcome.FINISHED, "", parts=(value,))
+    elif isinstance(value, list | tuple) and any(isinstance(one, File) for one in value):
+        texts = "\n".join(_text(plain(one, max_bytes), max_bytes) for one in value if not isinstance(one, File))
+        value = ToolResult(Outcome.FINISHED, texts, parts=[one for one in value if isinstance(one, File)])
     if not isinstance(value, ToolResult):
         return ToolResult(Outcome.FINISHED, _text(plain(value, max_bytes), max_bytes))
     content: object = value.content
     is_error: object = value.is_error
-    if value.outcome != Outcome.FINISHED or not isinstance(content, str) or not isinstance(is_error, bool):
+    parts: object = value.parts
+    files = [one for one in parts if isinstance(one, File)] if isinstance(parts, list | tuple) else []
+    if (
+        value.outcome != Outcome.FINISHED
+        or not isinstance(content, str)
+        or not isinstance(is_error, bool)
+        or not isinstance(parts, list | tuple)
+        or len(files) != len(parts)
+    ):
         raise Invalid(
             "the tool returned an invalid ToolResult",
-            expected="the outcome 'finished', a str as content, and a bool as is_error",
-            got=f"{value.outcome!r:.80}, {type(content).__name__}, {type(is_error).__name__}",
+            expected="the outcome 'finished', a str as content, a bool as is_error, and a list of Files as parts",
+            got=f"{value.outcome!r:.80}, {type(content).__name__}, {type(is_error).__name__}, {parts!r:.80}",
             remedy="return a str, or raise to say that the call failed",
         )
-    return ToolResult(
-        Outcome.FINISHED, _text(plain(content, max_bytes), max_bytes), is_error, plain(value.data, max_bytes)
-    )
+    attachments, media = made_files(files)
+    text, data = _text(plain(content, max_bytes), max_bytes), plain(value.data, max_bytes)
+    return ToolResult(Outcome.FINISHED, text, is_error, data, parts=media, attachments=attachments)
 
 
 def _text(value: Json, max_bytes: int) -> str:

@@ -18,10 +18,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from pykka import ActorDeadError
 
+from actors.attachments import Attachment
 from actors.errors import Invalid, QueueFull, RunCancelled
 from actors.events import (
     Emitted,
     EventData,
+    MediaData,
     MessageData,
     ProgressData,
     TextData,
@@ -38,6 +40,7 @@ from actors.messages import (
     CallRequested,
     HandOffRequested,
     LateRefused,
+    MediaGiven,
     Said,
     SaveRequested,
     SteeringRequested,
@@ -276,6 +279,18 @@ class TurnCore:
         self.tell(SaveRequested(self.address, changes, size, reply))
         return reply
 
+    def request_media(self, answer: str, part: MediaPart, attachment: Attachment, size: int | None) -> Future[None]:
+        """Ask for a file to be added to an answer; as `request_save`. The future is resolved when that is durable."""
+        data = MediaData(answer=answer, part=part)
+        reply = self.pending.future()
+        reply.add_done_callback(_brought(lambda _: self._take_media(data)))
+        self.tell(MediaGiven(self.address, data, attachment, size, reply))
+        return reply
+
+    def _take_media(self, data: MediaData) -> None:
+        with self._lock:
+            self._apply(data)
+
     def request_hand_off(self, agent: str, size: int | None) -> Future[None]:
         """Ask for the session to be handed over; as `request_save`. The future is resolved when that is durable."""
         reply = self.pending.future()
@@ -438,8 +453,15 @@ class TurnCore:
         with self._lock:
             if call_id in self._unanswered:
                 self._unanswered.discard(call_id)
-                outcome, content = result.outcome, result.content
-                self._apply(ToolEndedData(call_id=call_id, outcome=outcome, content=content, is_error=result.is_error))
+                self._apply(
+                    ToolEndedData(
+                        call_id=call_id,
+                        outcome=result.outcome,
+                        content=result.content,
+                        is_error=result.is_error,
+                        parts=result.media,
+                    )
+                )
         return result
 
     def _heard(self, data: TextData) -> None:

@@ -407,8 +407,12 @@ class Calls:
         result: ToolResult,
         at: float,
         provenance: Provenance | None = None,
-    ) -> None:
-        """Give a call its one result in the log."""
+    ) -> ToolResult:
+        """Give a call its one result in the log, and return it: without its files, if there is no room for them."""
+        refused = self._state.no_room(result.media)
+        if refused is not None:
+            content = f"{result.content}\n[its files are not kept: {refused}]".lstrip("\n")
+            result = msgspec.structs.replace(result, content=content, parts=(), attachments=())
         if result.outcome != Outcome.NOT_STARTED and call.row.state == CallState.GRANTED:
             # It had begun, and the report of that is not here yet, or is never to come.
             self._state.use(record, ONE_CALL)
@@ -427,14 +431,17 @@ class Calls:
             data=result.data,
             provenance=provenance,
             effects=effects,
+            parts=result.media,
         )
         self._state.event(data, record)
+        self._state.keep(result.attachments, result.media, at)
         # The row has the outcome; the cell would keep the result in memory for as long as the run goes on.
         call.cell = None
         if call.row.call_id not in record.parts:
             call.row = msgspec.structs.replace(call.row, ended_at=at)
             record.trim()
         self._state.save_call(call)
+        return result
 
 
 def _check_answer(answer: Answer, approval: bool, max_bytes: int) -> None:

@@ -33,7 +33,7 @@ from actors.protocol.run_hosts import RunHosts
 from actors.protocol.run_record import AGENT, Part, ProcessRecord, RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
-from actors.protocol.step import CloseCall, ForgetPart, Keeper
+from actors.protocol.step import CloseCall, ForgetPart, GiveAnswer, Keeper
 from actors.run_status import RunStatus
 from actors.text import storable
 
@@ -74,7 +74,9 @@ class PartReports:
         state = self._state
         record, call = state.open_run(report.address), state.call(report.address)
         if record is not None and call is not None and report.result is not None:
-            self._calls.end(record, call, report.result, report.at)
+            kept = self._calls.end(record, call, report.result, report.at)
+            if report.result.parts:
+                state.step.later.append(GiveAnswer(record.id, call.row.call_id, kept))
         elif record is not None and call is not None:
             # The execution ended without a result: its actor failed, or it could not be started.
             if call.cell is not None:

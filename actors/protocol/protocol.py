@@ -36,6 +36,7 @@ from actors.messages import (
     HandOffRequested,
     HandOverRequested,
     LateRefused,
+    MediaGiven,
     ProcessReport,
     RunExpired,
     RunFinished,
@@ -168,6 +169,8 @@ class Protocol:
                 self._turns.steering_requested(report)
             case SaveRequested():
                 self._saves.requested(report)
+            case MediaGiven():
+                self.runs.media_given(report)
             case HandOffRequested():
                 self._agents.hand_off_requested(report)
             case RunFinished():

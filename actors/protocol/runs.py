@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from actors.errors import RunCancelled
+from actors.errors import CountermandError, Invalid, RunCancelled
 from actors.events import (
     AnswerBegunData,
     AnswerEndedData,
@@ -37,7 +37,7 @@ from actors.events import (
 )
 from actors.gate.cell import CellState
 from actors.gate.token import CancelToken
-from actors.messages import AnswerLeft, CallRequested, ProcessRemaining, RunExpired, Said, ToolSaid
+from actors.messages import AnswerLeft, CallRequested, MediaGiven, ProcessRemaining, RunExpired, Said, ToolSaid
 from actors.model import Barrier, Event, How, Json, Mode, Outcome, PartKind, Provenance, RunInfo, RunParent
 from actors.protocol import notes
 from actors.protocol.calls import Calls
@@ -234,6 +234,30 @@ class Runs:
         kind, at = data.event_kind, state.clock.wall()
         event = Event(state.seq, state.session, state.generation, record.id, kind, as_data(data), at)
         state.step.later.append(ShowEphemeral(event))
+
+    def media_given(self, given: MediaGiven) -> None:
+        """The agent adds a file to an answer. Its bytes are written with the event that names it."""
+        state, part = self._state, given.data.part
+        record = state.open_run(given.address)
+        if given.size is not None:
+            state.step.later.append(ReturnCredit(given.address.run, given.size))
+        if record is None:
+            state.refuse_stale(str(given.data.event_kind), given.address, part.media_type)
+            return
+        refused: CountermandError | None = state.no_room((part,))
+        if given.data.answer not in record.answers:
+            refused = Invalid(
+                "this file belongs to no open answer",
+                expected="an answer that has begun, and has not ended",
+                got=given.data.answer,
+                remedy="give it inside of the block of turn.answer(…)",
+            )
+        if refused is not None:
+            state.step.now.append(RefuseSave(given.kept, refused))
+            return
+        state.event(given.data, record)
+        state.keep((given.attachment,), (part,), state.clock.wall())
+        state.step.later.append(SaySaved(given.kept))
 
     def call_requested(self, request: CallRequested) -> None:
         """The agent asks for a call; its run ends if it has none left."""

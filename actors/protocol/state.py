@@ -354,19 +354,20 @@ class SessionState:
             self.step.row_changed = True
 
     def too_large(self, media: Collection[MediaPart]) -> TooLarge | None:
-        """Return why a message, or a result, may not have these files; None: it may."""
+        """Return why a message may not have these files; None: it may."""
         settings, size = self.settings, sum(part.size for part in media)
         for what, limit, found in (
             ("attachments", settings.attachments_max, len(media)),
             ("bytes of attachments", settings.attachments_max_bytes, size),
-            ("bytes of attachments in the session", settings.attachments_kept_bytes, self.attachments_bytes + size),
         ):
-            if media and found > limit:
-                remedy = "send fewer or smaller files, or put them where the agent can read them"
-                return TooLarge(
-                    f"there are too many {what}", expected=f"at most {limit}", got=str(found), remedy=remedy
-                )
-        return None
+            if found > limit:
+                return _too_many(what, limit, found)
+        return self.no_room(media)
+
+    def no_room(self, media: Collection[MediaPart]) -> TooLarge | None:
+        """Return why the session keeps no more files such as these; None: it does."""
+        limit, found = self.settings.attachments_kept_bytes, self.attachments_bytes + sum(part.size for part in media)
+        return _too_many("bytes of attachments in the session", limit, found) if media and found > limit else None
 
     # ── Usage ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -423,3 +424,8 @@ class SessionState:
     def new_credit(self) -> Credit:
         """Make the credit of a run: how much of what its agent emits may be on its way."""
         return Credit(self.settings.credit_events, self.settings.credit_bytes)
+
+
+def _too_many(what: str, limit: int, found: int) -> TooLarge:
+    remedy = "give fewer or smaller files, or put them where they can be read"
+    return TooLarge(f"there are too many {what}", expected=f"at most {limit}", got=str(found), remedy=remedy)

@@ -61,7 +61,7 @@ class GivePermit(Struct, frozen=True):
 
 
 class GiveAnswer(Struct, frozen=True):
-    """Give a run a person's answer, which is the result of a call."""
+    """Give a run the result of a call, now that it is durable: a person's answer, or a result with files."""
 
     run_id: str
     call_id: str

@@ -11,10 +11,13 @@ language, or one that lies: the Python runtime has made them before. Thread of a
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from actors.attachments import File, made_files
 from actors.errors import Invalid
 from actors.events import Emitted, TextData
+from actors.parts import MediaPart
 from actors.plugin.answers import AnswerBase, check_name
 from supervisor.hosts import frames
 
@@ -32,6 +35,10 @@ class _HostAnswer(AnswerBase):
 
     def block(self, params: frames.KeepBlock) -> Emitted:
         return self._block(params.data, params.provider)[0]
+
+    def media(self, file: File) -> tuple[MediaPart, Future[None]]:
+        (attachment,), (part,) = made_files([file])
+        return part, self.core.request_media(self.id, part, attachment, None)
 
     def ends(self, params: frames.EndAnswer) -> Emitted:
         self.usage(**params.usage)
@@ -79,6 +86,13 @@ class HostAnswers:
         if mended:
             raise Invalid("this block cannot be kept as it is", expected="JSON of UTF-8", got="half a surrogate pair")
         return answer.block(params)
+
+    def media(self, params: frames.KeepMedia) -> tuple[MediaPart, Future[None]]:
+        """Ask for a file to be kept. Returns its part, and the future that is resolved when it is durable.
+
+        Raises RunCancelled behind a fence.
+        """
+        return self._of(params.answer).media(params.file.file())
 
     def leave(self, params: frames.LeaveAnswer) -> None:
         """Report that an answer was left."""

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec import UNSET
 
-from actors.errors import CountermandError, RunCancelled, described
+from actors.errors import CountermandError, Invalid, RunCancelled, described
 from actors.messages import ToolResult
 from actors.model import Json, JsonObject, Mode, Outcome, Where
 from actors.plugin.foreign import Finish, Foreign
@@ -162,6 +163,7 @@ class HostCalls:
             content=result.content,
             is_error=result.is_error,
             data=result.data,
+            parts=result.media or UNSET,
         )
         self._peer.answer(request.id, _fitting(done))
 
@@ -238,7 +240,11 @@ class HostCalls:
     def _result(answer: Answer, token: CancelToken) -> ToolResult | BaseException:
         if answer.error is None:
             done = frames.converted(answer.result, frames.Executed)
-            return ToolResult(Outcome.FINISHED, done.content, done.is_error, done.data)
+            try:
+                files = [one.file() for one in done.files]
+            except Invalid as error:
+                raise NotAFrame(str(error)) from error
+            return ToolResult(Outcome.FINISHED, done.content, done.is_error, done.data, parts=tuple(files))
         if answer.error.code != Code.CANCELLED:
             return ToolResult(Outcome.FINISHED, raised(answer.error), is_error=True)
         if token.provenance is not None:

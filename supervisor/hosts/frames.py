@@ -12,7 +12,9 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from actors.attachments import File
 from actors.model import Json, JsonObject, Message, Mode, Outcome, Provenance
+from actors.parts import MediaPart
 from supervisor.hosts.lines import FAULTS, ID_MAX, NotAFrame, described
 
 P = TypeVar("P", bound=Struct)
@@ -66,6 +68,18 @@ class CreditTerms(Struct, frozen=True, kw_only=True):
 
     events: Annotated[Count, Meta(description="Frames that cost credit.")]
     bytes: Annotated[Count, Meta(description="Bytes of their lines, without the newlines.")]
+
+
+class MadeFile(Struct, frozen=True, kw_only=True):
+    """A file that the agent's model, or a tool of the host, made."""
+
+    data: Annotated[bytes, Meta(description="Its bytes, in base64.")]
+    media_type: Annotated[str, Meta(description="What they are, such as `image/png`.")]
+    name: Annotated[str | None, Meta(description="What people call it.")] = None
+
+    def file(self) -> File:
+        """Return it as a library gives it. Raises Invalid if a field is not valid."""
+        return File(self.data, self.media_type, self.name)
 
 
 # ── From the host ─────────────────────────────────────────────────────────────────────────────────
@@ -131,6 +145,14 @@ class KeepBlock(Params, frozen=True, kw_only=True):
     answer: OpenAnswer
     data: Annotated[JsonObject, Meta(description="The whole block: at most 1 MiB as JSON.")]
     provider: Annotated[Name, Meta(description="Whose it is; null: that of the answer.")] = None
+
+
+class KeepMedia(Params, frozen=True, kw_only=True):
+    """Keep a file that the model made, at this place of an answer. The answer comes when it is durable."""
+
+    fence: Fence
+    answer: OpenAnswer
+    file: Annotated[MadeFile, Meta(description="The file; at most 4 MiB.")]
 
 
 class EndAnswer(Params, frozen=True, kw_only=True):
@@ -472,6 +494,9 @@ class Executed(Result, frozen=True, kw_only=True):
     content: Annotated[str, Meta(description="The text for the thread. At most 1 MiB; a longer one is cut.")]
     is_error: Annotated[bool, Meta(description="It raised, and the content says what.")] = False
     data: Annotated[Json, Meta(description="The result as data. At most 1 MiB as JSON.")] = None
+    files: Annotated[
+        tuple[MadeFile, ...], Meta(description="Images and other files of the result: at most 20, of 4 MiB together.")
+    ] = ()
 
 
 class CallDone(Result, frozen=True, kw_only=True):
@@ -482,12 +507,21 @@ class CallDone(Result, frozen=True, kw_only=True):
     content: Annotated[str, Meta(description="The text that the thread has as its result.")]
     is_error: bool = False
     data: Json = None
+    parts: Annotated[
+        tuple[MediaPart, ...] | UnsetType, Meta(description="Its files; their bytes are attachments. Left out: none.")
+    ] = UNSET
 
 
 class Steered(Result, frozen=True, kw_only=True):
     """The messages that steer the run, which are in the thread now; may be empty."""
 
     messages: tuple[Message, ...]
+
+
+class Kept(Result, frozen=True, kw_only=True):
+    """A file is durable."""
+
+    part: Annotated[MediaPart, Meta(description="The part that stands for it.")]
 
 
 class AttachmentPiece(Result, frozen=True, kw_only=True):
@@ -519,6 +553,7 @@ FROM_HOST: Final = (
     Method("emit", Emit, None),
     Method("answer.begin", BeginAnswer, None),
     Method("block", KeepBlock, None),
+    Method("media", KeepMedia, Kept),
     Method("answer.end", EndAnswer, None),
     Method("answer.leave", LeaveAnswer, None),
     Method("progress", Progress, None),

@@ -62,6 +62,7 @@ _LATE: Final = {
     "emit": str(EventKind.TEXT),
     "answer.begin": str(EventKind.ANSWER_BEGUN),
     "block": str(EventKind.BLOCK),
+    "media": str(EventKind.MEDIA),
     "answer.end": str(EventKind.ANSWER_ENDED),
     "progress": str(EventKind.PROGRESS),
     "typing": str(EventKind.TYPING),

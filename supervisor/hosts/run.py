@@ -30,6 +30,7 @@ from actors.errors import CountermandError, RunCancelled
 from actors.events import Emitted, ProgressData, TypingData
 from actors.messages import Said, SaidTogether
 from actors.model import Address, How, Message
+from actors.parts import MediaPart
 from actors.plugin.execution import AgentDone, plain
 from actors.plugin.turn_core import hand_off_to
 from actors.text import storable
@@ -64,7 +65,15 @@ OfAnswer = frames.BeginAnswer | frames.KeepBlock | frames.EndAnswer | frames.Lea
 OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | frames.GuardDone | OfAnswer
 """The notifications about a run."""
 
-OfRunAlone = frames.Call | frames.Ask | frames.Steering | frames.ReadAttachment | frames.SaveState | frames.HandOff
+OfRunAlone = (
+    frames.Call
+    | frames.Ask
+    | frames.Steering
+    | frames.ReadAttachment
+    | frames.KeepMedia
+    | frames.SaveState
+    | frames.HandOff
+)
 """The requests that name a run, and none of its calls."""
 
 
@@ -268,6 +277,8 @@ class HostRun:
         elif isinstance(params, frames.ReadAttachment):
             assert self._attachments is not None, "the host has the run"
             self._attachments.requested(request, params)
+        elif isinstance(params, frames.KeepMedia):
+            self._media(request, params)
         elif isinstance(params, frames.SaveState):
             self._save(request, params)
         elif isinstance(params, frames.HandOff):
@@ -414,6 +425,28 @@ class HostRun:
             refuse(self._peer, request, error)
             return
         reply.add_done_callback(lambda done: self._around.post(lambda: self._durable(request, done)))
+
+    def _media(self, request: Request, params: frames.KeepMedia) -> None:
+        """Have a file kept, behind the texts of its answer that were read before it."""
+        assert self._peer is not None, "the host has the run"
+        self.pass_on()
+        try:
+            part, reply = self._answers.media(params)
+        except RunCancelled as error:
+            self.late.note("media")
+            refuse(self._peer, request, error)
+        except CountermandError as error:
+            self._broke_answer("its media", error)
+        else:
+            reply.add_done_callback(lambda done: self._around.post(lambda: self._kept(request, part, done)))
+
+    def _kept(self, request: Request, part: MediaPart, reply: Future[None]) -> None:
+        assert self._peer is not None, "the host has the run"
+        error = reply.exception()
+        if error is not None:
+            refuse(self._peer, request, error)
+        else:
+            self._peer.answer(request.id, frames.Kept(part=part))
 
     def _hand_off(self, request: Request, params: frames.HandOff) -> None:
         assert self._peer is not None, "the host has the run"

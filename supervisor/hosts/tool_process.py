@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.errors import Invalid
 from actors.messages import ToolResult
 from actors.plugin import registration
 from actors.plugin.execution import as_result
@@ -97,8 +98,15 @@ def _bounded(value: Any, max_bytes: int) -> dict[str, Any]:
     """Return a result as JSON of at most `max_bytes`, which the supervisor takes as one value."""
     if type(value).__name__ == "ToolResult" and not isinstance(value, ToolResult):
         # That of the runtime has the same fields.
-        value = ToolResult(value.outcome, value.content, value.is_error, value.data)
+        value = ToolResult(value.outcome, value.content, value.is_error, value.data, parts=value.parts)
     result = as_result(value, max_bytes)
+    if result.parts:
+        raise Invalid(
+            "a tool in a process of its own cannot return files",
+            expected="a text, or plain JSON",
+            got=f"{len(result.parts)} files",
+            remedy="declare the tool with isolation='thread' or 'task', or write the files and say their names",
+        )
     said = {"content": result.content, "is_error": result.is_error, "data": result.data}
     room = max_bytes
     while len(msgspec.json.encode(said)) > max_bytes:

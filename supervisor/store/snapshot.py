@@ -17,6 +17,7 @@ from actors.events import (
     BlockData,
     EventData,
     EventKind,
+    MediaData,
     MessageData,
     ProcessHandedOverData,
     RunStartedData,
@@ -87,7 +88,9 @@ class _Log:
         if isinstance(data, SessionAgentData):
             self.agent = data.agent
         match data:
-            case TextData() | BlockData() | ToolRequestedData() | SessionStateData() if run_id is not None:
+            case TextData() | BlockData() | MediaData() if run_id is not None:
+                self.acted.add(run_id)
+            case ToolRequestedData() | SessionStateData() if run_id is not None:
                 self.acted.add(run_id)
             case SessionAgentData(message_id=None) if run_id is not None:
                 self.acted.add(run_id)

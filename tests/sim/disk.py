@@ -195,7 +195,7 @@ class Disk:
             fold.apply(event)
             saved.apply(event)
             match event.kind:
-                case "text" | "block" | "tool.requested" | "session.state" if event.run_id is not None:
+                case "text" | "block" | "media" | "tool.requested" | "session.state" if event.run_id is not None:
                     acted.add(event.run_id)
                 case "message":
                     fates[event.data["id"]] = Fate.INPUT

@@ -24,6 +24,7 @@ SPOKEN: Final = frozenset(
         "answer.ended",
         "answer.left",
         "block",
+        "media",
         "text",
         "tool.requested",
         "call.waiting",
@@ -148,7 +149,7 @@ class LogLaws:
                 self.spoken.add(run)
                 self._said(event.data["text"], run)
                 self._told(event.data)
-            case "block":
+            case "block" | "media":
                 assert run is not None
                 self.spoken.add(run)
             case "message":

@@ -6,6 +6,7 @@ The map, from the outside in:
     loading.py       the functions that it was started for
     turn.py          Turn and AsyncTurn: the argument of an agent
     answers.py       the answer of a model, as it is put on record
+    files.py         files that tools and models make
     attachments.py   the bytes of files, read from the daemon
     tools.py         the user's tools, which are executed here
     schema.py        the types of their parameters, as JSON schema and as conversion
@@ -84,6 +85,7 @@ from .values import (
     AnswerInfo,
     BlockPart,
     CallPart,
+    File,
     MediaPart,
     Message,
     Provenance,
@@ -108,6 +110,7 @@ __all__ = [
     "CountermandError",
     "Emit",
     "Exit",
+    "File",
     "Invalid",
     "MediaPart",
     "Message",

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from .call import Call, Steps
 from .errors import Invalid, QueueFull
+from .files import as_frame, checked
 from .main_thread import PlainDoor
 from .plain import as_json, dumped, pieces, storable
 from .thread import Segment
 from .token import AsyncDoor
-from .values import AnswerInfo, BlockPart, ToolResult
+from .values import AnswerInfo, BlockPart, File, MediaPart, ToolResult, made
 from .wire import line
 
 if TYPE_CHECKING:
@@ -121,6 +122,17 @@ class AnswerBase:
         block = self._checked_block(data, provider)
         params = {"data": block.data} if provider is None else {"data": block.data, "provider": provider}
         yield from self._part("block", params, functools.partial(self._run.thread.keep_block, block))
+
+    def _media(self, data: bytes, media_type: str, name: str | None) -> Steps[MediaPart]:
+        yield from self._sends()
+        (file,) = checked([File(data, media_type, name)])
+        with self._lock:
+            segment = self._opened()
+            reply = self._run.request("media", answer=self._number, file=as_frame(file))
+        yield reply
+        part = made(MediaPart, reply.result()["part"])
+        self._run.thread.keep_block(part, segment)
+        return part
 
     def _ends(self) -> Steps[None]:
         yield from self._sends()
@@ -322,6 +334,10 @@ class ModelAnswer(AnswerBase):
         """Keep a block; as in `AsyncModelAnswer`."""
         self.through(self._keeps(data, provider))
 
+    def media(self, data: bytes, media_type: str, *, name: str | None = None) -> MediaPart:
+        """Keep a file that the model made; as in `AsyncModelAnswer`."""
+        return self.through(self._media(data, media_type, name))
+
     def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> ModelCall:
         """Ask for a call; as in `AsyncModelAnswer`, and `ModelCall.result` waits for its result."""
         return self.through(self._asks(tool, arguments, provider_id))
@@ -398,6 +414,14 @@ class AsyncModelAnswer(AnswerBase):
         it is no plain JSON object, or has more than `BLOCK_MAX_BYTES`.
         """
         await self.through(self._keeps(data, provider))
+
+    async def media(self, data: bytes, media_type: str, *, name: str | None = None) -> MediaPart:
+        """Keep a file that the model made, such as an image, at this place of the answer. Returns when it is durable.
+
+        No provider takes it back: where the thread is rendered, a text names it. Raises Invalid if it is no file, or
+        has more than `MADE_MAX_BYTES`; CountermandError with the `code` ``too_large`` if the session has no room.
+        """
+        return await self.through(self._media(data, media_type, name))
 
     def call(self, tool: str | Tool, arguments: Mapping[str, Any], *, provider_id: str | None = None) -> AsyncModelCall:
         """Ask for a call of a tool. It starts when the answer has ended; await what is returned then.

@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .credit import fail, settle
-from .errors import Refused, RunCancelled
+from .errors import Invalid, Refused, RunCancelled
+from .files import as_frame
 from .main_thread import UNSET
 from .plain import as_json, as_result, check_has_run, words
 from .token import CancelToken
-from .values import ToolResult, made
+from .values import MediaPart, ToolResult, made
 from .wire import CANCELLED, STALE, WireError, line
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ class Call:
         self.token._unlink()
         self.over = True
         if error is None:
-            self.id, self.result = result["call"], made(ToolResult, result)
+            parts = tuple(made(MediaPart, part) for part in result.get("parts") or ())
+            self.id, self.result = result["call"], made(ToolResult, {**result, "parts": parts})
             settle(self.reply, self.result)
         elif error.code in (CANCELLED, STALE):
             fail(self.reply, RunCancelled(run.why(error.data.get("provenance"))))
@@ -152,7 +154,12 @@ class Call:
         number = self._answering()
         if number is not None:
             answer = {"content": result.content, "is_error": result.is_error, "data": result.data}
-            self.run.host.wire.answer(number, answer)
+            if result.parts:
+                answer["files"] = [as_frame(part) for part in result.parts]
+            try:
+                self.run.host.wire.answer(number, answer)
+            except Invalid as too_large:
+                self.run.host.wire.answer(number, {"content": words(too_large), "is_error": True})
 
     def _answering(self) -> int | None:
         """Return the id of the `execute` to answer: once, whichever thread comes first."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .errors import Invalid
+from .files import checked, is_file
 from .values import ToolResult
 
 RESULT_MAX_BYTES = 1_048_576
@@ -157,9 +158,16 @@ def as_result(value: Any) -> ToolResult:
     if isinstance(value, ToolResult) or type(value).__name__ == ToolResult.__name__:
         # It may be that of the daemon's process.
         content = cut(storable(value.content), RESULT_MAX_BYTES)
-        return ToolResult("finished", content, bool(value.is_error), bounded_json(value.data))
+        parts = checked(getattr(value, "parts", ()))
+        return ToolResult("finished", content, bool(value.is_error), bounded_json(value.data), parts=parts)
     if value is None:
         return ToolResult("finished", "")
+    if is_file(value):
+        return ToolResult("finished", "", parts=checked([value]))
+    if isinstance(value, (list, tuple)) and any(is_file(one) for one in value):
+        texts = [bounded_json(one) for one in value if not is_file(one)]
+        content = "\n".join(text if isinstance(text, str) else dumped(text) for text in texts)
+        return ToolResult("finished", cut(content, RESULT_MAX_BYTES), parts=checked(filter(is_file, value)))
     made = bounded_json(value)
     return ToolResult("finished", made if isinstance(made, str) else dumped(made))
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .values import AnswerInfo, BlockPart, CallPart, Message, Part, TextPart, ToolCall
+from .values import AnswerInfo, BlockPart, CallPart, MediaPart, Message, Part, TextPart, ToolCall, ToolResult
 
 if TYPE_CHECKING:
     from .call import Call
@@ -23,7 +23,7 @@ class Segment:
         self.number = number
         self.answer = answer
         self.ended = False
-        self.parts: list[str | BlockPart | Call] = []
+        self.parts: list[str | BlockPart | MediaPart | Call] = []
         self.calls: list[Call] = []
 
     @property
@@ -44,7 +44,7 @@ class Segment:
             if pieces:
                 shown.append(TextPart("".join(pieces)))
                 pieces.clear()
-            if isinstance(part, BlockPart):
+            if isinstance(part, (BlockPart, MediaPart)):
                 shown.append(part)
             elif part is not None and part.result is not None:
                 shown.append(CallPart(part.id, part.tool, part.arguments, part.frame.get("provider_id")))
@@ -89,8 +89,8 @@ class Thread:
             self._current = None
             return self._open(answer)
 
-    def keep_block(self, block: BlockPart, answer: Segment) -> None:
-        """Add a block to an answer."""
+    def keep_block(self, block: BlockPart | MediaPart, answer: Segment) -> None:
+        """Add a block, or a file, to an answer."""
         with self._lock:
             answer.parts.append(block)
 
@@ -166,8 +166,15 @@ class Thread:
                 tool_call_id=call.id,
                 outcome=result.outcome,
                 is_error=result.is_error,
+                attachments=tuple(dict.fromkeys(part.attachment for part in media_of(result))),
+                parts=media_of(result),
                 **common,
             )
             for call, result in ended
         ]
         return [said, *results]
+
+
+def media_of(result: ToolResult) -> tuple[MediaPart, ...]:
+    """Return the files of a result that the daemon has given."""
+    return tuple(part for part in result.parts if isinstance(part, MediaPart))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, Union
 
@@ -143,14 +143,27 @@ class Message:
 
 
 @dataclass(frozen=True)
+class File:
+    """An image or another file that a tool returns: ``File(data, "image/png", "a.png")``."""
+
+    data: bytes
+    media_type: str
+    name: str | None = None
+
+
+@dataclass(frozen=True)
 class ToolResult:
-    """The result of a call. `outcome` is the truth: ``finished``, ``interrupted`` or ``not_started``."""
+    """The result of a call. `outcome` is the truth: ``finished``, ``interrupted`` or ``not_started``.
+
+    A tool gives its files as `parts`, each a `File`; whoever called it gets a `MediaPart` for each.
+    """
 
     outcome: str
     content: str
     is_error: bool = False
     data: Any = None
     provenance: Provenance | None = None
+    parts: Sequence[MediaPart | File] = ()
 
 
 def made(kind: Callable[..., T], given: Mapping[str, Any]) -> T:
