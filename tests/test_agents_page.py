@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from actors import File
 from supervisor import Agent
 from supervisor.daemon.settings import Source
 from tests.kit import Kit, kit, say, settled
+from tests.media_kit import PNG
 from tests.pipe_points import server
 from tests.test_hosts import ended, none_left, receipt_of, texts
 
@@ -60,3 +62,13 @@ def test_the_agent_of_the_page_talks_to_its_server(kit: Kit) -> None:
     receipt = receipt_of(session, run.run_id)
     assert receipt.complete
     settled(session)
+
+
+def test_the_agent_of_the_page_reads_the_files_of_a_message(kit: Kit) -> None:
+    (code,) = [code for code in CODE if "turn.attachment(" in code]
+    space = dict[str, Any]()
+    exec(compile(code, "docs/agents.md", "exec", dont_inherit=True), space)
+    session = kit.start(space["answer"]).session("s1")
+    run = ended(session, say(session, "What is it?", attachments=[File(PNG, "image/png", "cat.png")]))
+    said = f"cat.png has {len(PNG)} bytes. The model is given 2 blocks."
+    assert (run.status, "".join(texts(session))) == ("completed", said)

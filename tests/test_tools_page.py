@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, CancelToken
+from actors import AsyncTurn, CancelToken, File
 from actors.plugin.registration import tool
 from actors.plugin.spawning import AsyncSpawn, Spawn
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say
@@ -99,3 +99,16 @@ def test_a_library_asks_its_server_by_a_launcher(kit: Kit, tmp_path: Path, monke
     assert receipt.complete
     assert "my-server" in [row.name for row in rows(receipt) if row.kind == "process"]
     assert session.run(run_id).result == "--stdio: why?\n"
+    check_rest(session)
+
+
+def test_a_drawing_is_a_file_of_its_result(kit: Kit) -> None:
+    async def agent(turn: AsyncTurn) -> list[Any]:
+        result = await turn.call("draw", what="a cat")
+        return [result.content, [part.name for part in result.media], list(await turn.attachment(result.media[0]))]
+
+    session = kit.session(agent, tools=[defined("draw", File=File, png_of=str.encode)])
+    run_id = say(session)
+    session.receipt(run_id, timeout=WAIT_S)
+    assert session.run(run_id).result == ["a drawing of a cat", ["drawing.png"], list(b"a cat")]
+    check_rest(session)
