@@ -99,7 +99,6 @@ def test_a_library_asks_its_server_by_a_launcher(kit: Kit, tmp_path: Path, monke
     assert receipt.complete
     assert "my-server" in [row.name for row in rows(receipt) if row.kind == "process"]
     assert session.run(run_id).result == "--stdio: why?\n"
-    check_rest(session)
 
 
 def test_a_drawing_is_a_file_of_its_result(kit: Kit) -> None:

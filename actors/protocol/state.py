@@ -155,8 +155,8 @@ class SessionState:
             self.generation, self.seq, self.deleted = row.generation, row.seq, row.deleted
             self.cutoffs = dict(row.cutoffs)
             self.usage = row.usage
-            self.choice = row.choice
             self.attachments_bytes = row.attachments_bytes
+            self.choice = row.choice
         self.thread, self.saved = snapshot.thread, snapshot.saved
         self.fates = dict(snapshot.fates)
         self.over = dict(snapshot.over)

@@ -14,6 +14,7 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     strays.py      SimStrays: what code leaves behind by itself
     agents.py      an agent that does what its messages say, and tools to go with it
     model_answers.py  what it says as the answer of a model, and what a log with that has to satisfy
+    media.py       files that it is given, and makes, and what a log with files has to satisfy
     asking.py      what it asks a person, and what a log with answers has to satisfy
     delegating.py  what it gives to another agent
     hosts.py       SimHosts: agents and tools in processes of their own

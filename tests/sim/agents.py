@@ -11,6 +11,7 @@ A message is a list of words, done one after the other:
                    task that it leaves behind comes to a third one
     tells=3        a tool that says so many texts, each after a while, also behind its result
     told=0.2       as ``tells=9``, under a time limit of the agent's own
+    files=2        two files, which are the message's own, and are read; draws=2 two of a tool; paints=2 of an answer
     patient=9      as write, by a tool with a deadline of its own
     gate=2         a function of the agent's own that awaits 2 s, through its gate
     foreign=2      a tool that the call brings along, and that somebody else executes, who awaits 2 s;
@@ -78,6 +79,8 @@ from tests.sim.asking import asked
 from tests.sim.bounds import PATIENT_S
 from tests.sim.delegating import delegate, hand_off, leave_delegated
 from tests.sim.hosts import HostTurn
+from tests.sim.media import WORDS as MEDIA_WORDS
+from tests.sim.media import draws
 from tests.sim.model_answers import answered
 from tests.sim.watch import Watch
 
@@ -217,7 +220,7 @@ async def _do(turn: AsyncTurn, speaker: Speaker, word: str, watch: Watch) -> Non
             await _own(turn, watch, name, value)
         case "bad" | "fail":
             await turn.call("no_such_tool" if name == "bad" else name)
-        case "save" | "effect" | "hand_off" | "delegate" | "left_delegate":
+        case "save" | "effect" | "hand_off" | "delegate" | "left_delegate" | "files" | "draws" | "paints":
             await _DECIDED[name](turn, watch, value)
         case "steer":
             for message in await turn.steering():
@@ -577,7 +580,24 @@ def _functions(effects: Effects | None) -> list[Callable[..., Any]]:
         with inside(fence):
             raise AgentBroke("the tool broke")
 
-    return [write, tidy, late, guard, deaf, run, tells, patient, allowed, many, crowd, leave, serve, hand, fail]
+    own: list[Callable[..., Any]] = [
+        write,
+        tidy,
+        late,
+        guard,
+        deaf,
+        run,
+        tells,
+        patient,
+        allowed,
+        many,
+        crowd,
+        leave,
+        serve,
+        hand,
+        fail,
+    ]
+    return [*own, draws(inside)]
 
 
 async def proc(seconds: float, of: str = "") -> str:
@@ -616,5 +636,6 @@ _DECIDED: Final[dict[str, Callable[[AsyncTurn, Watch, str], Awaitable[None]]]] =
     "hand_off": hand_off,
     "delegate": delegate,
     "left_delegate": leave_delegated,
+    **MEDIA_WORDS,
 }
 """Words of which the session decides, each with what does it."""

@@ -28,6 +28,7 @@ from supervisor.router import RestartPolicy, SupervisorActor
 from tests.sim.disk import was_released
 from tests.sim.hosts import Hosting
 from tests.sim.laws import LogLaws
+from tests.sim.media import files_of
 from tests.sim.world import Asked, World
 
 Op = tuple[Any, ...]
@@ -201,8 +202,10 @@ class Client:
             case ("new", str(content), policy, str(origin), bool(merge), age):
                 sent_at = None if age is None else wall - age
                 named = [word.removeprefix("to=") for word in content.split() if word.startswith("to=")]
+                identity = self._id()
                 return NewMessage(
-                    id=self._id(),
+                    id=identity,
+                    attachments=files_of(content, identity),
                     content=" ".join(word for word in content.split() if not word.startswith("to=")),
                     policy=policy,
                     origin=origin,

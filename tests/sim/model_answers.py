@@ -102,7 +102,7 @@ class ModelAnswerLaws:
             case "answer.left":
                 assert self._open.pop(answer, None) == event.run_id, f"{answer} is left, and is not open (L6)"
                 self._left.add(answer)
-            case "text" | "block" | "tool.requested" if answer is not None:
+            case "text" | "block" | "media" | "tool.requested" if answer is not None:
                 assert self._open.get(answer) == event.run_id, f"{event.kind} of {answer}, which is not open (L6)"
                 if event.kind == "tool.requested":
                     self._of_call[event.data["call_id"]] = answer

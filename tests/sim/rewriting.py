@@ -26,6 +26,7 @@ TIGHT: Final = (
 )
 AGENTS: Final = ("scripted", "other", "other", "broken", "nobody")
 TELLS: Final[tuple[tuple[str, tuple[float, ...]], ...]] = (("tells", (1, 2, 4)), ("told", (0.1, 0.2, 0.3)))
+MEDIA: Final[tuple[tuple[str, tuple[int, ...]], ...]] = (("files", (1, 2)), ("draws", (1, 3)), ("paints", (1, 2)))
 SAVES: Final = (0, 1, 1, 2, 3)
 EFFECTS_S: Final = (0, 0.1, 1, 3)
 OWN_WORDS: Final = {"run": "own", "leave": "own_left", "serve": "own_serve", "hand": "own_hand", "crowd": "own_many"}

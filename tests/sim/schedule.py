@@ -63,6 +63,9 @@ PROC: Final = 0.4
 TELLING: Final = 1 / 6
 """In how many schedules tools say texts."""
 
+DRAWING: Final = 1 / 6
+"""In how many schedules messages, results or answers have files."""
+
 GUARDED: Final = 0.1
 """In how many schedules tools have their effects behind guards."""
 
@@ -182,6 +185,9 @@ def draw(seed: int) -> Schedule:
     telling = Random(f"telling {seed}")
     if telling.random() < TELLING:
         drawn = _in_messages(drawn, partial(rewriting.inserted, telling, *telling.choice(rewriting.TELLS)))
+    drawing = Random(f"drawing {seed}")
+    if drawing.random() < DRAWING:
+        drawn = _in_messages(drawn, partial(rewriting.inserted, drawing, *drawing.choice(rewriting.MEDIA)))
     guarded = Random(f"guarded {seed}")
     if guarded.random() < GUARDED:
         drawn = _in_messages(drawn, partial(rewriting.calling, "guard", guarded))

@@ -7,6 +7,7 @@ Each file but `mutant.py` has the mutants of one part of the product.
     runs.py           what the protocol decides about runs and their calls
     parts.py          what the protocol decides about processes, and about reports that something has ended
     model_answers.py  what is decided about the calls of a model's answer, and what is rendered of it
+    media.py          the bytes of files
     asking.py         what calls wait for a person, and what becomes of them
     children.py       what goes between the sessions of a parent and of a child run
     requests.py       what the protocol decides about requests: messages and their queue, Stops, deletion
@@ -26,6 +27,7 @@ from tests.sim.mutants.asking import ASKING
 from tests.sim.mutants.children import CHILDREN
 from tests.sim.mutants.daemon import DAEMON
 from tests.sim.mutants.gates import GATES
+from tests.sim.mutants.media import MEDIA
 from tests.sim.mutants.model_answers import MODEL_ANSWERS
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.outages import OUTAGES
@@ -44,6 +46,7 @@ MUTANTS: Final = (
     *RUNS,
     *PARTS,
     *MODEL_ANSWERS,
+    *MEDIA,
     *ASKING,
     *CHILDREN,
     *REQUESTS,

@@ -10,6 +10,7 @@ from actors.requests import NewMessage, OutsideRequest, Reply, Stop, Stopped
 from actors.run_status import RunStatus
 from tests.sim.bounds import Bounds
 from tests.sim.laws import LogLaws
+from tests.sim.media import check_batch
 from tests.sim.watch.answers import AnswerLaws
 from tests.sim.watch.attempts import AttemptLaws
 from tests.sim.watch.barrier import BarrierLaws
@@ -65,6 +66,7 @@ class RecordLaws:
         inputs_before = set(laws.inputs)
         waiting_before = list(laws.waiting)
         try:
+            check_batch(self._seen.disk, batch)
             laws.take(batch.events)
             laws.rendered(batch.events)
         except AssertionError as error:
