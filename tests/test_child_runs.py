@@ -16,7 +16,7 @@ from actors import AsyncTurn, Event, Invalid, PartKind, Receipt, Row, RunInfo, R
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.session import SessionActor
 from actors.requests import Stop
-from supervisor import Config, SessionHandle, Supervisor
+from supervisor import Agent, Config, SessionHandle, Supervisor
 from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, log, poison, rows, say, settled, stop, until
 from tests.sim.world import World
 from tests.world_kit import message as world_message
@@ -296,6 +296,93 @@ def test_what_cannot_be_delegated_is_refused_with_the_reason(kit: Kit, arguments
     run = say(session)
     session.receipt(run, timeout=WAIT_S)
     assert session.run(run).result == "refused"
+
+
+# ── Agents in hosts ───────────────────────────────────────────────────────────────────────────────
+
+HOSTED = """
+import asyncio
+
+
+async def boss(turn):
+    word = turn.inputs[-1].content
+    if word == "limit":
+        try:
+            async with asyncio.timeout(0.2):
+                await turn.delegate("worker", "wait")
+        except TimeoutError:
+            return "waited no longer"
+    refused = await turn.delegate("nobody", "go")
+    done = await turn.delegate("worker", word)
+    return [refused.outcome, done.outcome, done.status, done.content, done.result, done.session, done.run_id]
+
+
+def plain(turn):
+    done = turn.delegate("worker", turn.inputs[-1].content)
+    return [done.outcome, done.status, done.content, done.is_error]
+
+
+async def below(turn):
+    await turn.emit("in a host ")
+    result = await turn.call("shell", script="sleep 300")
+    return result.outcome
+"""
+
+
+@pytest.fixture
+def hosted(kit: Kit, tmp_path: Path) -> Any:
+    """Return a function that makes an agent which runs in hosts, of a function of the module above."""
+    (tmp_path / "delegating.py").write_text(HOSTED)
+
+    def made(function: str) -> Agent:
+        return Agent(run=f"delegating:{function}", path=[str(tmp_path)], env={kit.mark: "1"}, spares=0)
+
+    return made
+
+
+def test_an_agent_in_a_host_delegates(kit: Kit, hosted: Any) -> None:
+    supervisor = start(kit, agent=hosted("boss"))
+    session = supervisor.session("s1")
+    run = say(session, "go")
+    assert session.receipt(run, timeout=WAIT_S).complete
+    refused, outcome, status, content, result, name, child = session.run(run).result
+    assert (refused, outcome, status) == ("not_started", "finished", "completed")
+    assert (content, result) == ("at work has done go", {"done": 1})
+    parent = supervisor.session(name).run(child).parent
+    assert parent is not None
+    assert (parent.session, parent.run_id) == ("s1", run)
+    run = say(session, "limit")
+    assert session.receipt(run, timeout=WAIT_S).complete
+    assert session.run(run).result == "waited no longer"
+    check_rest(session)
+
+
+def test_a_plain_agent_in_a_host_has_the_interruption_of_its_child_run_as_a_result(kit: Kit, hosted: Any) -> None:
+    supervisor = start(kit, agent=hosted("plain"))
+    session = supervisor.session("s1")
+    run = say(session, "wait")
+    stop(supervisor.session(child_of(session)["session"]), REASON)
+    assert session.receipt(run, timeout=WAIT_S).complete
+    outcome, status, content, is_error = session.run(run).result
+    assert (outcome, status, is_error) == ("interrupted", "cancelled", True)
+    assert REASON in content
+
+
+def test_l3_a_stop_ends_parent_and_child_in_hosts_of_their_own_with_all_their_trees(kit: Kit, hosted: Any) -> None:
+    supervisor = start(kit, agent=hosted("boss"), agents={"worker": hosted("below")})
+    session = supervisor.session("s1")
+    run = say(session, "go")
+    child = child_of(session)
+    other = supervisor.session(child["session"])
+    until(lambda: [event for event in log(other) if event.kind == "tool.started"], "a call of the child run")
+    stop(session, REASON)
+    receipt = session.receipt(run, timeout=WAIT_S)
+    assert receipt.complete
+    assert not kit.alive()
+    assert run_row(receipt).rows == other.receipt(child["run_id"], timeout=WAIT_S).rows
+    assert {row.name for row in run_row(receipt).rows} >= {"worker", "shell"}
+    check_rest(other)
+    check_rest(session)
 
 
 # ── What fails meanwhile ──────────────────────────────────────────────────────────────────────────

@@ -33,6 +33,7 @@ from supervisor.hosts.lines import Answer, Code, NotAFrame, Request
 
 if TYPE_CHECKING:
     from actors.gate.token import CancelToken
+    from actors.plugin.delegation import Delegation
     from actors.plugin.spawning import Spawn
     from actors.plugin.turn_core import PreparedCall, TurnCore
     from supervisor.hosts.account import Account
@@ -84,6 +85,7 @@ class HostCalls:
         self._account = account
         self._late = late
         self._ids: dict[int, str] = {}
+        self._delegations: dict[int, Delegation] = {}
         self._executing: dict[int, _Execution] = {}
         self._gone: HostFailed | None = None
 
@@ -109,6 +111,16 @@ class HostCalls:
             prepared: PreparedCall | BaseException = self._turn.prepare_question(ask.question, ask.options)
         except (CountermandError, RunCancelled) as error:
             prepared = error
+        self._ask(request, prepared)
+
+    def delegated(self, request: Request, delegate: frames.Delegate) -> None:
+        """Have another agent answer a message. The request is answered when the call has its result."""
+        try:
+            delegation, prepared = self._turn.prepare_delegation(delegate.agent, delegate.message, delegate.session)
+        except (CountermandError, RunCancelled) as error:
+            self._refuse(request, error)
+            return
+        self._delegations[request.id] = delegation
         self._ask(request, prepared)
 
     def _check_elsewhere(self, request: Request, call: frames.Call, answer: str | None) -> None:
@@ -152,6 +164,7 @@ class HostCalls:
 
     def _replied(self, request: Request, call_id: str, reply: Future[ToolResult]) -> None:
         self._ids.pop(request.id, None)
+        delegation = self._delegations.pop(request.id, None)
         error = reply.exception()
         if error is not None:
             refuse(self._peer, request, error)
@@ -165,9 +178,10 @@ class HostCalls:
             data=result.data,
             parts=result.media or UNSET,
         )
-        self._peer.answer(request.id, _fitting(done))
+        self._peer.answer(request.id, _fitting(done if delegation is None else _delegated(done, delegation, result)))
 
     def _refuse(self, request: Request, error: BaseException) -> None:
+        self._delegations.pop(request.id, None)
         if isinstance(error, RunCancelled):
             self._late.note("call")
         else:
@@ -283,6 +297,21 @@ class HostCalls:
         for execution in executing.values():
             execution.forget()
             execution.finish(self._gone)
+
+
+def _delegated(done: frames.CallDone, delegation: Delegation, result: ToolResult) -> frames.Delegated:
+    """Return what came of a delegation."""
+    came = delegation.outcome(result)
+    return frames.Delegated(
+        call=done.call,
+        outcome=done.outcome,
+        content=done.content,
+        is_error=done.is_error,
+        data=came.result,
+        session=came.session,
+        run=came.run_id,
+        status=came.status,
+    )
 
 
 def refuse(peer: Peer, request: Request, error: BaseException) -> None:

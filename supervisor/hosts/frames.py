@@ -15,6 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 from actors.attachments import File
 from actors.model import Json, JsonObject, Message, Mode, Outcome, Provenance
 from actors.parts import MediaPart
+from actors.run_status import RunStatus
 from supervisor.hosts.lines import FAULTS, ID_MAX, NotAFrame, described
 
 P = TypeVar("P", bound=Struct)
@@ -241,6 +242,20 @@ class Ask(Params, frozen=True, kw_only=True):
     fence: Fence
     question: Annotated[str, Meta(description="What is asked.", min_length=1)]
     options: Annotated[tuple[str, ...], Meta(description="Answers to choose from; others are taken too.")] = ()
+
+
+class Delegate(Params, frozen=True, kw_only=True):
+    """Have another agent answer a message, in a session of its own, as a part of this run.
+
+    It is a call named `delegate`; the answer comes when the call has its result.
+    """
+
+    fence: Fence
+    agent: Annotated[str, Meta(description="The other agent's name.")]
+    message: Annotated[str, Meta(description="Its input.")]
+    session: Annotated[
+        str | None, Meta(description="Where it runs: a session in which nothing runs or waits. Null: a new one.")
+    ] = None
 
 
 class Steering(Params, frozen=True, kw_only=True):
@@ -512,6 +527,16 @@ class CallDone(Result, frozen=True, kw_only=True):
     ] = UNSET
 
 
+class Delegated(CallDone, frozen=True, kw_only=True):
+    """What came of a delegation. `data` is what the other agent returned."""
+
+    session: Annotated[str, Meta(description="Where the other agent ran; empty: it was not asked for.")] = ""
+    run: Annotated[str, Meta(description="The id of its run; empty: it was not asked for.")] = ""
+    status: Annotated[
+        RunStatus | None, Meta(description="The status of its run, which may still be ending. Null: it did not begin.")
+    ] = None
+
+
 class Steered(Result, frozen=True, kw_only=True):
     """The messages that steer the run, which are in the thread now; may be empty."""
 
@@ -560,6 +585,7 @@ FROM_HOST: Final = (
     Method("typing", Typing, None),
     Method("call", Call, CallDone),
     Method("ask", Ask, CallDone),
+    Method("delegate", Delegate, Delegated),
     Method("steering", Steering, Steered),
     Method("attachment", ReadAttachment, AttachmentPiece),
     Method("state", SaveState, Empty),

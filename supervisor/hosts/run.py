@@ -68,6 +68,7 @@ OfRun = frames.Emit | frames.Progress | frames.Typing | frames.GiveUp | frames.G
 OfRunAlone = (
     frames.Call
     | frames.Ask
+    | frames.Delegate
     | frames.Steering
     | frames.ReadAttachment
     | frames.KeepMedia
@@ -272,6 +273,8 @@ class HostRun:
             self._calls.requested(request, params, answer)
         elif isinstance(params, frames.Ask):
             self._calls.asked(request, params)
+        elif isinstance(params, frames.Delegate):
+            self._calls.delegated(request, params)
         elif isinstance(params, frames.Steering):
             self._steer(request)
         elif isinstance(params, frames.ReadAttachment):

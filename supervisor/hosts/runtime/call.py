@@ -39,8 +39,10 @@ class Call:
         self.arguments = arguments
         # Further fields of its frame.
         self.frame: dict[str, Any] = {}
-        # A question to a person: it is asked with its arguments alone.
-        self.question = False
+        # Another one than `call` has no more parameters than its arguments: `ask`, `delegate`.
+        self.method = "call"
+        # The whole answer to it.
+        self.answer: Mapping[str, Any] = {}
         # The answer of a model that it is a part of, in the thread.
         self.part_of: Segment | None = None
         self.token = CancelToken(run.token)
@@ -63,8 +65,8 @@ class Call:
 
     def prepare(self) -> int:
         """Make the frame; returns what it costs in bytes."""
-        if self.question:
-            self._line = line(id=self._number, method="ask", params={"fence": self.run.fence, **self.arguments})
+        if self.method != "call":
+            self._line = line(id=self._number, method=self.method, params={"fence": self.run.fence, **self.arguments})
             return len(self._line) - 1
         params = {"fence": self.run.fence, "tool": self.tool, "arguments": self.arguments, **self.frame}
         where = {} if self.begin is None else {"where": "host"}
@@ -107,7 +109,7 @@ class Call:
         self.over = True
         if error is None:
             parts = tuple(made(MediaPart, part) for part in result.get("parts") or ())
-            self.id, self.result = result["call"], made(ToolResult, {**result, "parts": parts})
+            self.id, self.answer, self.result = result["call"], result, made(ToolResult, {**result, "parts": parts})
             settle(self.reply, self.result)
         elif error.code in (CANCELLED, STALE):
             fail(self.reply, RunCancelled(run.why(error.data.get("provenance"))))

@@ -29,7 +29,7 @@ from .schema import seconds
 from .spawning import AsyncSpawn, Spawn
 from .token import AsyncCancelToken, AsyncDoor, CancelToken, tell
 from .tools import Tool
-from .values import Address, MediaPart, Message, Provenance, ToolResult
+from .values import Address, Delegated, MediaPart, Message, Provenance, ToolResult
 from .wire import line
 
 T = TypeVar("T")
@@ -207,11 +207,31 @@ class TurnBase:
         if options:
             arguments["options"] = [storable(one) for one in options]
         call = self._asked("ask", arguments)
-        call.question = True
+        call.method = "ask"
         result = yield from self._ask(call)
         if result.outcome != "finished":
             raise Refused(result)
         return result.content
+
+    def _delegate(self, agent: object, message: object, session: object) -> Steps[Delegated]:
+        """Have another agent answer a message; returns what came of it. The daemon checks what it is given."""
+        given = {"agent": agent, "message": message, **({} if session is None else {"session": session})}
+        for name, value in given.items():
+            if not isinstance(value, str):
+                raise Invalid(f"the {name} of a delegation is a text", expected="a text", got=type(value).__name__)
+        call = self._asked("delegate", given)
+        call.method = "delegate"
+        result = yield from self._ask(call)
+        came = call.answer
+        return Delegated(
+            came.get("session", ""),
+            came.get("run", ""),
+            came.get("status"),
+            result.outcome,
+            result.content,
+            result.is_error,
+            result.data,
+        )
 
     def _asked(self, tool: object, arguments: Mapping[str, Any]) -> Call:
         """Return a call that is not yet asked for."""
@@ -318,6 +338,15 @@ class AsyncTurn(TurnBase):
             Refused: the person declined to answer, or the question was closed. Its `result` is what the thread has.
         """
         return await self._through(self._question(question, options))
+
+    async def delegate(self, agent: str, message: str, *, session: str | None = None) -> Delegated:
+        """Have another agent answer a message, as a part of this run: ``await turn.delegate("researcher", "Find …")``.
+
+        It is a call named ``delegate`` in the thread. The other agent runs in a session of its own: a new one, or one
+        in which nothing runs or waits. It ends with this run at the latest; cancelling this await ends it too. Its
+        failure, a refusal and an interruption are results too, with `is_error`.
+        """
+        return await self._through(self._delegate(agent, message, session))
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> AsyncModelAnswer:
         """Begin the answer of a model: ``async with turn.answer(provider="anthropic", model="…") as answer``.
@@ -514,6 +543,10 @@ class Turn(TurnBase):
     def ask(self, question: str, options: Sequence[str] = ()) -> str:
         """Ask a person, and wait for the answer; see `AsyncTurn.ask`."""
         return self._through(self._question(question, options))
+
+    def delegate(self, agent: str, message: str, *, session: str | None = None) -> Delegated:
+        """Have another agent answer a message, as a part of this run; see `AsyncTurn.delegate`."""
+        return self._through(self._delegate(agent, message, session))
 
     def answer(self, *, provider: str | None = None, model: str | None = None) -> ModelAnswer:
         """Begin the answer of a model: ``with turn.answer(provider="…") as answer``; see `AsyncTurn.answer`."""

@@ -166,6 +166,27 @@ class ToolResult:
     parts: Sequence[MediaPart | File] = ()
 
 
+@dataclass(frozen=True)
+class Delegated:
+    """What came of `turn.delegate`.
+
+    session, run_id: of the other agent's run; empty: it was not asked for.
+    status: of its run, which may still be ending; None: it did not begin, or goes on.
+    outcome: of the call. ``finished``: the run came to an end of its own, or was refused. ``interrupted``: it was
+        ended. ``not_started``: the call was refused.
+    content: its text. What it failed with, why it was refused, or who ended it.
+    is_error: True of all but a completed run. result: what its agent returned.
+    """
+
+    session: str
+    run_id: str
+    status: str | None
+    outcome: str
+    content: str
+    is_error: bool = False
+    result: Any = None
+
+
 def made(kind: Callable[..., T], given: Mapping[str, Any]) -> T:
     """Make a dataclass from JSON; unknown fields are ignored."""
     names = _names(kind)
