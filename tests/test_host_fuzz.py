@@ -41,7 +41,21 @@ JSON = st.recursive(
     max_leaves=6,
 )
 REQUESTS = st.sampled_from(
-    ["call", "ask", "steering", "state", "hand_off", "guard", "hello", "emit", "run", "execute", "delegate", ""]
+    [
+        "call",
+        "ask",
+        "steering",
+        "state",
+        "hand_off",
+        "guard",
+        "hello",
+        "emit",
+        "run",
+        "execute",
+        "delegate",
+        "telepathy",
+        "",
+    ]
 )
 OF_PROCESSES = st.sampled_from(["process.wait", "process.kill", "process.hand_over"])
 NOTES = st.sampled_from(["emit", "progress", "typing", "log", CANCEL_REQUEST, "credit", "guard.done", "nothing known"])
@@ -182,7 +196,7 @@ class Hostile:
 
     def op_questions(self, count: int) -> None:
         lines = (
-            json.dumps({"jsonrpc": "2.0", "id": next(self.numbers), "method": "delegate" + "?" * 60})
+            json.dumps({"jsonrpc": "2.0", "id": next(self.numbers), "method": "telepathy" + "?" * 60})
             for _ in range(count)
         )
         self.write("\n".join(lines).encode() + b"\n")

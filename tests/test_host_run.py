@@ -970,6 +970,23 @@ def test_calls_that_the_host_executes_end_with_its_process_and_not_with_its_sock
     assert "killed by SIGSEGV" in str(execution.end())
 
 
+def test_a_delegation_of_a_host_is_a_call_that_brings_its_work_along(hosts: Hosting) -> None:
+    tree, run, _ = hosts.running()
+    number = tree.host.request("delegate", fence=run.fence, agent="worker", message="go", session="c")
+    call = run.call()
+    assert (call.tool, call.arguments) == ("delegate", {"agent": "worker", "message": "go", "session": "c"})
+    assert call.made is not None
+    assert call.made.child == "worker"
+    assert call.reply is not None
+    call.reply.set_result(ToolResult(Outcome.NOT_STARTED, "Not started: there is no such agent.", is_error=True))
+    answer = tree.host.next()
+    assert answer["id"] == number
+    assert answer["result"]["outcome"] == "not_started"
+    assert (answer["result"]["session"], answer["result"]["status"]) == ("", None)
+    tree.host.request("delegate", fence=run.fence, agent="worker", message="go", session="\n")
+    assert tree.host.next()["error"]["code"] == Code.REFUSED
+
+
 def test_an_answer_to_execute_that_does_not_fit_breaks_the_protocol_and_ends_the_call(hosts: Hosting) -> None:
     tree, run, _, execution, execute = executing(hosts)
     tree.host.send(id=execute["id"], result={"content": 7})
@@ -991,7 +1008,7 @@ def test_a_call_that_comes_to_a_host_which_was_cut_off_never_begins(hosts: Hosti
 
 def test_an_unknown_request_and_wrong_parameters_are_refused_and_change_nothing(hosts: Hosting) -> None:
     tree, run, frame = hosts.running()
-    tree.host.request("delegate", fence=run.fence)
+    tree.host.request("telepathy", fence=run.fence)
     assert tree.host.next()["error"]["code"] == Code.NO_METHOD
     tree.host.request("emit", fence=run.fence, text="a notification as a request")
     assert tree.host.next()["error"]["code"] == Code.NO_METHOD
