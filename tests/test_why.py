@@ -102,6 +102,19 @@ def test_the_start_of_a_run_is_printed_with_the_version_of_the_code_that_its_hos
     assert with_code == f"began, as generation 2, with the code of {date_time(9e5)}"
 
 
+def test_child_runs_are_printed_with_their_sessions_and_ends() -> None:
+    child = {"call_id": "call_1", "run_id": "run_2", "session": "s1.x"}
+    ended = {**child, "status": "cancelled", "how": "cancelled", "reaped": 3, "proven": True}
+    events = [
+        Event(1, SESSION, 1, "run_1", "run.child", {**child, "agent": "researcher"}, 1e6),
+        Event(2, SESSION, 1, "run_1", "run.child_ended", ended, 1e6),
+    ]
+    assert [moment.what for moment in _moments(events, None)] == [
+        "child run run_2 of researcher began, in session s1.x",
+        "child run run_2 cancelled, 3 reaped, proven to have ended",
+    ]
+
+
 def stories(state_dir: Path) -> list[RunHistory]:
     """The history of each run of the session that is told of, the oldest first."""
     with StoreRecords(state_dir) as records:

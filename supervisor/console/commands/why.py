@@ -10,6 +10,8 @@ from actors.events import (
     EventKind,
     ProcessEndedData,
     ProcessStartedData,
+    RunChildData,
+    RunChildEndedData,
     RunEndedData,
     RunStartedData,
     RunStatusData,
@@ -217,14 +219,27 @@ def _moment(event: Event) -> str:
             return f"call {data.call_id} started"
         case ToolEndedData():
             return f"call {data.call_id} of {data.tool} {data.outcome.replace('_', ' ')}"
-        case ProcessStartedData():
-            return f"process {data.pid} started: {head(data.name)}"
-        case ProcessEndedData():
-            proof = "proven gone" if data.proven else "NOT proven gone"
-            by = f", ended by {data.provenance.source}" if data.provenance else ""
-            return f"its processes ended ({data.how or 'gone'}{by}), {data.reaped} reaped, {proof}"
+        case ProcessStartedData() | ProcessEndedData():
+            return _of_tree(data)
+        case RunChildData() | RunChildEndedData():
+            return _of_child(data)
         case _:
             return event.kind.replace(".", ": ", 1).replace("_", " ")
+
+
+def _of_tree(data: ProcessStartedData | ProcessEndedData) -> str:
+    if isinstance(data, ProcessStartedData):
+        return f"process {data.pid} started: {head(data.name)}"
+    proof = "proven gone" if data.proven else "NOT proven gone"
+    by = f", ended by {data.provenance.source}" if data.provenance else ""
+    return f"its processes ended ({data.how or 'gone'}{by}), {data.reaped} reaped, {proof}"
+
+
+def _of_child(data: RunChildData | RunChildEndedData) -> str:
+    if isinstance(data, RunChildData):
+        return f"child run {data.run_id} of {data.agent} began, in session {data.session}"
+    proof = "proven to have ended" if data.proven else "NOT proven to have ended"
+    return f"child run {data.run_id} {data.status or 'never began'}, {data.reaped} reaped, {proof}"
 
 
 def _held(events: list[Event], thread: list[Message]) -> StoredCounts:
@@ -259,6 +274,8 @@ def _print(out: Any, history: RunHistory) -> None:
     ]
     if run.usage != Usage():
         facts.append(("used", usage_words(run.usage)))
+    if run.parent is not None:
+        facts.append(("child of", f"{run.parent.run_id} of session {run.parent.session}, by its {run.parent.call_id}"))
     if run.retry_of:
         facts.append(("retry of", f"{run.retry_of} (attempt {run.attempt})"))
     facts.extend(("tried again", run_id) for run_id in history.retried_by)
