@@ -91,7 +91,8 @@ class Player:
         assert first is not None
         events = provider.events(case.name)
         kept = provider.kept(events[:cut])
-        until(case.reached.is_set, f"{case.name}: so much of the answer is sent; {case.refused}")
+        until(lambda: case.reached.is_set() or session.run(first).ended_at, f"{case.name}: so much of it is sent")
+        assert case.reached.is_set(), (case.name, session.run(first).error, case.refused)
         until(lambda: _count(session, "text", "block") == kept, f"{case.name}: {kept} parts are on record")
         if cut >= len(events):
             assert self._notes.held[f"{case.name}:hold"].wait(WAIT_S)
