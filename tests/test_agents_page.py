@@ -34,7 +34,7 @@ def test_a_configuration_of_the_page_is_valid(tmp_path: Path, table: str) -> Non
     assert len(agents) == 1
 
 
-@pytest.mark.parametrize("code", CODE)
+@pytest.mark.parametrize("code", [code for code in CODE if "session.ask(" not in code])
 def test_the_code_of_the_page_is_an_agent(code: str) -> None:
     defined = [node for node in ast.parse(code).body if isinstance(node, ast.AsyncFunctionDef)]
     assert defined[-1].name == "answer"
