@@ -20,6 +20,9 @@ PIECE_S = 0.01
 PIECES_MAX = 100_000
 PROMPT = re.compile(r"\[(say|work|talk|permit) ?(\w*)\]")
 
+RESULTS = ('"tool_result"', '"role": "tool"', '"function_call_output"', '"functionResponse"')
+"""What shows that the tool has been called, in one of the formats."""
+
 Json = dict[str, Any]
 
 
@@ -40,6 +43,9 @@ class Model(BaseHTTPRequestHandler):
             if self.path.endswith("/chat/completions"):
                 self.begin()
                 self.chat(asked)
+            elif ":streamGenerateContent" in self.path:
+                self.begin()
+                self.contents(asked)
             elif self.path.endswith("/responses"):
                 self.begin()
                 self.responses_of(asked)
@@ -70,12 +76,12 @@ class Model(BaseHTTPRequestHandler):
 
     def answer(self, asked: Json) -> Iterator[str]:
         """The pieces of a text; a tool is called where there are none."""
-        said = json.dumps(asked["messages"] if "messages" in asked else asked["input"])
+        said = json.dumps(next(asked[key] for key in ("messages", "input", "contents") if key in asked))
         prompts = PROMPT.findall(said)
         word, rest = prompts[-1] if prompts else ("say", "nothing")
         if word == "say":
             yield rest.upper()
-        elif word == "talk" or '"tool_result"' in said or '"function_call_output"' in said or '"role": "tool"' in said:
+        elif word == "talk" or any(result in said for result in RESULTS):
             for number in range(PIECES_MAX):
                 yield f"{number} "
 
@@ -155,6 +161,20 @@ class Model(BaseHTTPRequestHandler):
         event("response.output_item.done", output_index=0, item=item)
         usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
         event("response.completed", response={**response, "status": "completed", "usage": usage})
+
+    def contents(self, asked: Json) -> None:
+        """As the contents of Gemini; no tool is called."""
+
+        def part(finish: str | None = None, **part: Any) -> None:
+            candidate = {"content": {"role": "model", "parts": [part]}, "index": 0}
+            usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+            self.line(
+                {"candidates": [candidate | ({"finishReason": finish} if finish else {})], "usageMetadata": usage}
+            )
+
+        for piece in self.answer(asked):
+            part(text=piece)
+        part("STOP", text="")
 
 
 SCRIPT = """trap "" TERM HUP INT; (setsid sleep 1000 </dev/null >/dev/null 2>&1 &); sleep 1000"""

@@ -7,6 +7,7 @@ Code, and what it keeps.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -113,6 +114,33 @@ class Codex(Real):
         return {"LOCAL_KEY": "none"}
 
 
+class OpenCode(Real):
+    """opencode. It reports a command as begun before it asks for permission."""
+
+    preset = "opencode"
+
+    def command(self, *, ask: bool) -> list[str]:
+        options = {"baseURL": f"{self.model}/v1", "apiKey": "none"}
+        provider = {"npm": "@ai-sdk/openai-compatible", "name": "local", "options": options, "models": {"m": {}}}
+        config = {"provider": {"local": provider}, "model": "local/m", "small_model": "local/m", "autoupdate": False}
+        rules = {"permission": {"bash": "ask" if ask else "allow"}, "share": "disabled"}
+        (self.folder / "opencode.json").write_text(json.dumps(config | rules))
+        return [on_path("opencode"), "acp"]
+
+
+class Gemini(Real):
+    """Gemini CLI. Its tools are not tried here."""
+
+    preset = "gemini"
+    prompts: ClassVar = {"in its answer": "[talk]"}
+
+    def command(self, *, ask: bool) -> list[str]:
+        return [on_path("gemini"), "--acp", "--skip-trust", *(() if ask else ("--yolo",))]
+
+    def env(self) -> dict[str, str]:
+        return {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": self.model}
+
+
 def on_path(program: str) -> str:
     """Where a program is; without it the test is skipped: ./scripts/test --agents installs it."""
     found = shutil.which(program)
@@ -129,10 +157,12 @@ def claude(kit: Kit, tmp_path: Path, model: str) -> Claude:
 
 @pytest.mark.parametrize("way", ["stopped", "taken over", "expired", "killed"])
 @pytest.mark.parametrize("moment", MOMENTS_OF)
-@pytest.mark.parametrize("kind", [Claude, Codex], ids=lambda kind: kind.preset)
+@pytest.mark.parametrize("kind", [Claude, Codex, OpenCode, Gemini], ids=lambda kind: kind.preset)
 def test_l3_nothing_is_left_of_a_program_and_its_next_turn_is_told_the_truth(
     kit: Kit, tmp_path: Path, model: str, kind: type[Real], moment: str, way: str
 ) -> None:
+    if moment not in kind.prompts:
+        pytest.skip(f"not tried with {kind.preset}")
     if (moment, way) == ("while it asks", "expired"):
         pytest.skip("a deadline stands still while a person is asked")
     if not ALL and (kind, moment, way) != (Claude, "in a tool", "stopped"):
