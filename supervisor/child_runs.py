@@ -219,7 +219,7 @@ class ChildLinks:
         run_id, number, me = linked.link.run_id, linked.asked, self._me
         reply: ReplyFuture[Any] = ReplyFuture()
         reply.add_done_callback(lambda done: tell(me, ChildHeard(run_id, number, _answer(done))))
-        wanted = linked.link.wanted()
+        wanted = linked.link.wanted(self._clock.wall())
         try:
             me.actor_inbox.put(Envelope(Route(wanted.session, wanted), reply))
         except ActorDeadError as error:

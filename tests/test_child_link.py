@@ -104,6 +104,11 @@ def test_one_whose_session_was_deleted_is_gone_and_never_said_not_to_have_begun(
     assert (ended.how, ended.proven) == (How.GONE, True)
 
 
+def test_only_a_question_that_comes_again_says_since_when_it_has_been_asked() -> None:
+    one = link()
+    assert [one.wanted(at).since for at in (1.0, 2.0, 3.0)] == [None, 1.0, 1.0]
+
+
 def test_what_cannot_be_seen_of_it_is_out_of_reach_for_its_parent_too() -> None:
     unseen = ChildReport("run_1", RunStatus.COMPLETED, receipt=receipt(complete=False), final=True)
     ended = link().heard(unseen, 1.0)[-1]
@@ -118,6 +123,6 @@ def test_the_first_cause_of_its_end_stands_and_its_grace_only_shrinks() -> None:
     assert not one.end(later, 5.0)
     assert one.end(later, 0.0)
     assert (one.stop, one.grace_s) == (STOPPED, 0.0)
-    assert one.wanted().stop == STOPPED
+    assert one.wanted(1.0).stop == STOPPED
     one.heard(FINAL, 9.0)
     assert not one.end(later, 0.0)

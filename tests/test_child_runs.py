@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from actors import AsyncTurn, Event, Invalid, PartKind, Receipt, Row, RunInfo, RunStatus, Turn
+from actors import AsyncTurn, Event, How, Invalid, PartKind, Receipt, Row, RunInfo, RunStatus, Turn
 from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.session import SessionActor
-from actors.requests import Stop
+from actors.requests import Delete, Stop
 from supervisor import Agent, Config, SessionHandle, Supervisor
 from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, log, poison, rows, say, settled, stop, until
 from tests.sim.world import World
@@ -544,3 +544,20 @@ def _has_child(world: World) -> bool:
 
 def _is_fenced(world: World) -> bool:
     return world.session("s")._protocol.state.active is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_l4_a_child_run_that_is_deleted_before_its_parent_has_heard_of_it_does_not_begin_again(seed: int) -> None:
+    with World(seed, settings=settings()) as world:
+        world.ask("s", world_message("m", "delegate=other@c/forever say=1"))
+        assert world.run(lambda: bool(runs_of(world)))
+        # The question fails with the actor, and comes again when the session is there no more.
+        world.poison(SessionActor, which=[one.key for one in world.actors(SessionActor)].index("c"))
+        world.answer("c", Delete(source="user.test", reason=REASON))
+        assert world.disk.deleted
+        world.settle()
+        assert not world.watch.broken
+        assert not runs_of(world)
+        (ended,) = [event.data for event in world.events("s") if event.kind == "run.child_ended"]
+        assert (ended["how"], ended["status"]) == (How.GONE, "failed")
+        world.watch.children.at_rest()

@@ -22,10 +22,9 @@ from actors.protocol.step import TellParent
 
 @dataclass(slots=True)
 class _Asked:
-    """Who waits, and for more than what. `reading`: the store was asked."""
+    """Who waits, and for what. `reading`: the store was asked."""
 
-    run_id: str
-    seen: ChildReport | None
+    wanted: ChildWanted
     reply: ReplyFuture[Any]
     reading: bool = False
 
@@ -69,7 +68,7 @@ class Parents:
             except CountermandError as error:
                 reply.try_set_exception(error)
             else:
-                self._asked.append(_Asked(wanted.run_id, wanted.seen, reply))
+                self._asked.append(_Asked(wanted, reply))
 
     def answer(self) -> None:
         """Answer those for whom there is news, after the step of this turn was sent."""
@@ -77,21 +76,21 @@ class Parents:
             return
         children, waiting = self._live.protocol.child_runs, []
         for asked in self._asked:
-            report = children.report(asked.run_id, asked.seen)
+            report, run_id = children.report(asked.wanted), asked.wanted.run_id
             if report is not None:
                 self._tell(asked, report)
                 continue
             waiting.append(asked)
-            if not asked.reading and children.in_store(asked.run_id):
+            if not asked.reading and children.in_store(run_id):
                 asked.reading = True
-                self._ports.store.find_run(self._live.session, asked.run_id, self._owner)
+                self._ports.store.find_run(self._live.session, run_id, self._owner)
         self._asked = waiting
 
     def found(self, found: ChildFound) -> None:
         """The store says what it has of a settled run."""
         waiting = []
         for asked in self._asked:
-            if not asked.reading or asked.run_id != found.run_id:
+            if not asked.reading or asked.wanted.run_id != found.run_id:
                 waiting.append(asked)
             elif found.error is not None:
                 error = StoreUnavailable("the run could not be read", expected="a readable store", got=found.error)

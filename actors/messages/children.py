@@ -58,6 +58,7 @@ class ChildWanted(Command, frozen=True):
     """All that a parent wants of a child run. The answer is the next report that follows on `seen`.
 
     spec: what to run; None: nothing is to begin.
+    since: when it was asked first, if no answer has come: it may have begun since; seconds, epoch, UTC.
     stop: why the run has to end, or must not begin; with at most `grace_s` seconds of grace.
     """
 
@@ -67,3 +68,4 @@ class ChildWanted(Command, frozen=True):
     stop: Provenance | None = None
     grace_s: float | None = None
     seen: ChildReport | None = None
+    since: float | None = None

@@ -28,11 +28,14 @@ again. Each answer is given when the record of it is durable.
 - The supervisor is killed: both sessions restore what is on record. The row of the part was durable before the first
   message, so no child runs that its parent does not know; the parent asks, and is told what there is.
 - A settled run has left the memory of its session: the store has its row and its receipt.
+- The child's session is deleted: it knows nothing of the run any more, and the question comes again. What the parent
+  has seen, or what was forgotten since it asked first, does not begin anew: it is gone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -49,6 +52,9 @@ from actors.model import How, Provenance
 from actors.ports import ChildSpec
 from actors.run_status import RunStatus
 
+DELETED: Final = "its session was deleted"
+"""Why nothing is known of a run that had begun."""
+
 
 @dataclass(slots=True)
 class ChildLink:
@@ -57,6 +63,7 @@ class ChildLink:
     spec: what to run; None: an earlier supervisor started it, if it ever began.
     stop, grace_s: why it has to end, and its grace in seconds.
     seen: the last report. refused: why its session did not take it.
+    since: when its session was asked first; seconds, epoch, UTC.
     """
 
     run_id: str
@@ -65,6 +72,7 @@ class ChildLink:
     stop: Provenance | None = None
     grace_s: float | None = None
     seen: ChildReport | None = None
+    since: float | None = None
     refused: str = ""
 
     @property
@@ -72,9 +80,10 @@ class ChildLink:
         """True if nothing more will be known of it."""
         return self.seen is not None and self.seen.final
 
-    def wanted(self) -> ChildWanted:
-        """What to ask its session."""
-        return ChildWanted(self.session, self.run_id, self.spec, self.stop, self.grace_s, self.seen)
+    def wanted(self, at: float) -> ChildWanted:
+        """What to ask its session at this time (seconds, epoch, UTC)."""
+        before, self.since = self.since, at if self.since is None else self.since
+        return ChildWanted(self.session, self.run_id, self.spec, self.stop, self.grace_s, self.seen, before)
 
     def end(self, cause: Provenance, grace_s: float) -> bool:
         """It has to end. The first cause stands, and the grace never grows. Returns True if its session has to know."""
@@ -91,7 +100,8 @@ class ChildLink:
         if report.status is None and known is not None:
             # It was there: its session was deleted meanwhile.
             status = known.status if known.closed else RunStatus.FAILED
-            report = msgspec.structs.replace(known, status=status, final=True)
+            error = known.error if known.closed else DELETED
+            report = msgspec.structs.replace(known, status=status, error=error, final=True)
         self.seen = report
         return [news for news in self.news(at) if known is None or not _told(news, known)]
 

@@ -10,7 +10,9 @@ from actors.errors import Invalid, RunActive
 from actors.messages import ChildReport, ChildWanted
 from actors.model import Mode, Policy, Provenance, Role
 from actors.ports import ChildSpec
+from actors.protocol.child_link import DELETED
 from actors.protocol.intake import Intake
+from actors.protocol.request_book import FORGOTTEN_WITHIN_S
 from actors.protocol.run_record import RunRecord
 from actors.protocol.runs import Runs
 from actors.protocol.state import SessionState
@@ -52,17 +54,22 @@ class ChildRuns:
             if wanted.stop is not None:
                 self._stop(record, wanted.stop, wanted.grace_s, at)
             return
+        over = wanted.run_id in state.over or self._is_deleted(wanted)
         born_stopped = wanted.stop is not None or wanted.spec is None or wanted.spec.token.cancelled
-        if wanted.run_id not in state.over and not born_stopped:
+        if not over and not born_stopped:
             assert wanted.spec is not None, "looked at above"
             self._start(wanted.run_id, wanted.spec, at)
 
-    def report(self, run_id: str, seen: ChildReport | None) -> ChildReport | None:
+    def report(self, wanted: ChildWanted) -> ChildReport | None:
         """Return what is known of a run, if that is more than was seen; None too if only the store has it."""
+        run_id, seen = wanted.run_id, wanted.seen
         record = self._state.record(run_id)
+        if record is None and run_id in self._state.over:
+            return None
+        if record is None and seen is None and self._is_deleted(wanted):
+            return ChildReport(run_id, RunStatus.FAILED, error=DELETED, final=True)
         if record is None:
-            unknown = run_id not in self._state.over
-            return ChildReport(run_id, None, final=True) if unknown else None
+            return ChildReport(run_id, None, final=True)
         if record.open:
             report = ChildReport(run_id, RunStatus.IN_PROGRESS)
             return report if report.follows(seen) else None
@@ -78,6 +85,15 @@ class ChildRuns:
     def in_store(self, run_id: str) -> bool:
         """True if a run is settled, and only the store has its receipt."""
         return self._state.record(run_id) is None and run_id in self._state.over
+
+    def _is_deleted(self, wanted: ChildWanted) -> bool:
+        """True if a run that is not known has begun, or may have, and was deleted with its session.
+
+        A deletion is remembered to the millisecond.
+        """
+        if wanted.seen is not None:
+            return True
+        return wanted.since is not None and wanted.since <= self._state.book.forgotten_to + FORGOTTEN_WITHIN_S
 
     def content(self, run_id: str) -> str:
         """Return the last text that a run has emitted."""

@@ -25,6 +25,9 @@ FORGOTTEN_KEPT: Final = 100
 SKEW_S: Final = 60.0
 """How far a sender's clock may be ahead of ours after ours was set back, in seconds."""
 
+FORGOTTEN_WITHIN_S: Final = 0.0015
+"""By how much a deletion may be later than `RequestBook.forgotten_to` says, in seconds."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Reply).decode
 
