@@ -1471,6 +1471,63 @@ REGRESSIONS = {
         ),
         failures_max=5,
     ),
+    # Its parent asked again about a child run that was deleted with its session, and it began anew.
+    "a child run whose session is deleted": Schedule(
+        566267300,
+        Settings(
+            agent="scripted", queue_max=2, credit_events=1, calls_open_max=2, processes_max=2, children_depth_max=1
+        ),
+        (
+            ("wait", 0.05),
+            ("new", "say=1", None, "user", True, None),
+            ("stop", "graceful", None, None, "run", "user", None),
+            (
+                "new",
+                "left_delegate=scripted@c/serve:60 gate=3 foreign=3 delegate=other/serve:60 effect=0.1",
+                None,
+                "user",
+                True,
+                None,
+            ),
+            ("steps", 60),
+            ("child", 1, ("delete",)),
+        ),
+    ),
+    # The simulator knew the Stop from when the store of the parent's session had it, and the child run had ended by it.
+    "a child run is stopped at once by a Stop that the store of its parent does not take": Schedule(
+        541833568,
+        Settings(agent="scripted"),
+        (
+            ("new", "delegate=other@c/stubborn", None, "user", True, None),
+            ("wait", 0.05),
+            ("stop", "immediate", None, "keep", "run", "user", None),
+            ("unfit", 1),
+        ),
+    ),
+    # The simulator took a Stop that its session's actor forgot as it failed for one that ended nothing.
+    "a child run is ended by a Stop that is forgotten with an actor": Schedule(
+        1754005739,
+        Settings(agent="scripted", passivate_s=1.0, children_depth_max=1),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            (
+                "new",
+                "left_delegate=other@t/late:9 effect=3 delegate=other@c/stubborn told=0.2 many=14 draws=3 say=1",
+                None,
+                "user",
+                True,
+                None,
+            ),
+            ("steps", 60),
+            ("asked_to_leave",),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("unfit", 1),
+            ("repeat", 8),
+            ("new", "say=1", None, "user", True, None),
+            ("poison", 0, 0, False),
+            ("poison", 0, 3, True),
+        ),
+    ),
 }
 
 

@@ -99,7 +99,10 @@ class CauseLaws:
         run, ends = self._seen.disk.run(event.run_id or ""), self._children.above(event.run_id)
         if given is not None and run is not None and (run.started_at or 0.0) > given.at:
             self._seen.break_(f"{event.run_id} began behind {provenance['requested_by']}, and is ended by it (L9)")
-        if given is not None and not queued and given.answer[0] != "stopped" and given.answer[1] not in ends:
+        # An actor that fails forgets a Stop that it has not written. The child run which that ended has it on record.
+        lost = self._seen.forgot and self._children.is_child(event.run_id)
+        other = given is not None and not queued and given.answer[0] != "stopped" and given.answer[1] not in ends
+        if given is not None and other and not lost:
             said = " ".join(filter(None, given.answer[:2]))
             self._seen.break_(
                 f"{event.run_id} is ended by {provenance['requested_by']}, which was answered {said} (L10)"

@@ -76,7 +76,8 @@ class ReceiptLaws:
         grace_s = 0.0 if hurry is not None else settings.grace_s
         began = [self._seen.told_at.get(ending.requested_by or "", 0.0) for ending in trees]
         least = max([receipt.fenced_at, *began]) + grace_s + settings.kill_s
-        if hurry is None:
+        if hurry is None or hurry is receipt.provenance:
+            # It had no other grace: also where a session above it has the request, and the store takes that late.
             return least
         # One that hurries does not put off what there is time for already.
         by = hurry.requested_by
