@@ -150,7 +150,7 @@ def test_a_parameter_that_is_named_twice_is_refused(api: Api) -> None:
 
 @pytest.mark.parametrize("size", [1_001, 300_000, 9_000_000])
 def test_what_is_too_large_has_one_code_and_says_the_limit(api: Api, size: int) -> None:
-    client = api.start(answers, message_max_bytes=1_000)
+    client = api.start(answers, message_max_bytes=1_000, attachments_max_bytes=1_000)
     assert say(client, "x" * 1_000)["run_id"]
     response = client.post(MESSAGES, json={"content": "x" * size})
     assert (response.status_code, code(response)) == (413, "too_large")
