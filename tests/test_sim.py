@@ -1504,6 +1504,20 @@ REGRESSIONS = {
             ("unfit", 1),
         ),
     ),
+    # An actor of a call that was stopped with its run's closed the gate, and left the token for the session to cancel.
+    "a call writes as the actors of its run and of itself are gone": Schedule(
+        1018502965,
+        Settings(agent="scripted", passivate_s=0.05),
+        (
+            ("stop", "immediate", 0, None, "run", "user", None),
+            ("at", "t", ("new", "hand=60,after=0.4998 answer=0", "steer", "user", False, None)),
+            ("stop", "immediate", 3, "withdraw", "session", "bot", 0.0),
+            ("steps", 60),
+            ("wait", 9.0),
+            ("poison", 1, 0, False),
+            ("repeat", 6),
+        ),
+    ),
     # The simulator took a Stop that its session's actor forgot as it failed for one that ended nothing.
     "a child run is ended by a Stop that is forgotten with an actor": Schedule(
         1754005739,

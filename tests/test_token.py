@@ -76,6 +76,20 @@ def test_l2_a_late_finish_changes_neither_state_nor_result() -> None:
     assert cell.state is CellState.CLOSED
 
 
+def test_l2_only_what_has_not_begun_is_voided_and_one_that_has_may_still_finish() -> None:
+    waits: Cell[str] = Cell()
+    assert waits.void()
+    assert waits.void()
+    assert not waits.start()
+    begun: Cell[str] = Cell()
+    assert begun.start()
+    assert not begun.void()
+    assert begun.state is CellState.STARTED
+    assert begun.finish("done")
+    assert not begun.void()
+    assert begun.close() == (CellState.FINISHED, "done")
+
+
 def test_l8_the_first_cause_stands_and_a_cancelled_token_raises_each_time() -> None:
     token = CancelToken(inline)
     token.raise_if_cancelled()

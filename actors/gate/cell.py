@@ -65,6 +65,13 @@ class Cell(Generic[R]):
             self._result = result
             return True
 
+    def void(self) -> bool:
+        """Move ``granted -> void``. Returns True if the work does not begin; one that has begun goes on."""
+        with self._lock:
+            if self._state is CellState.GRANTED:
+                self._state = CellState.VOID
+            return self._state is CellState.VOID
+
     def close(self) -> tuple[CellState, R | None]:
         """Close the cell. Returns its state (void, closed or finished), and the result if it is finished."""
         with self._lock:

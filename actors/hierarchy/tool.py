@@ -320,10 +320,11 @@ class ToolActor(Actor):
     def on_stop(self) -> None:
         """Cancel the timer of the deadline, and wait for no host any more: it may be stopped with its run's actor.
 
-        A call that has not begun never does. Then nothing of it is taken over, and the executor forgets it.
+        A call that has not begun never does. Then nothing of it is taken over, and the executor forgets it. One that
+        has begun is closed by whoever takes it over, who cancels its token.
         """
         self._disarm_deadline()
-        if self._executing and self._permit.cell.close()[0] is CellState.VOID:
+        if self._executing and self._permit.cell.void():
             self._ports.executor.forget(self.key)
         if self._host is not None:
             self._host.leave()
