@@ -12,17 +12,23 @@ from actors.kernel.down import Down
 from actors.plugin import execution
 from actors.plugin.turn_core import TurnCore
 from supervisor.hosts.guards import HostGuards
-from tests.sim.mutants.mutant import Mutant, mutant
+from tests.sim.mutants.mutant import Edit, Mutant, mutant
 
 GATES: Final = (
     # ── Cell ──
-    mutant(
+    Mutant(
         "a permit is checked at the request instead of at the start",
         "L2",
-        Cell,
-        "_start",
-        "        if self._state is not CellState.GRANTED:\n            return False\n",
-        "",
+        (
+            Edit(Cell, "_start", "        if self._state is not CellState.GRANTED:\n            return False\n", ""),
+            # A fence cancels the token too, before anything starts.
+            Edit(
+                Cell,
+                "start",
+                "self._start() if self._token is None else self._token.begin(self._start)",
+                "self._start()",
+            ),
+        ),
     ),
     # ── CancelToken ──
     mutant(
