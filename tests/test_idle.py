@@ -165,7 +165,7 @@ def test_l11_a_session_that_is_used_again_and_again_stays(seed: int, monkeypatch
 def test_l11_a_session_with_something_abandoned_stays_and_hears_of_its_end(seed: int) -> None:
     with World(seed, settings=settings(0.5)) as world:
         run = world.answer("s", message("a", "run=40,never_dies"))
-        world.wait(1.0)
+        assert world.run(lambda: any(event.kind == "process.started" for event in world.disk.of("s").events))
         world.answer("s", stop())
         world.wait(20.0)
         receipt = world.disk.receipt(run.run_id)

@@ -118,7 +118,8 @@ class ProcessActor(Actor):
                 self._report(message)
                 self.stop()
             case Halt():
-                if self._owner is Owner.SESSION or claim_for_run_end(self._cell):
+                # What was not spawned, since a fence came first, is not ended.
+                if self._running and (self._owner is Owner.SESSION or claim_for_run_end(self._cell)):
                     self._ports.processes.kill(self._process_id, message.grace_s)
             case OutputRead():
                 self.tell_parent(message)
