@@ -51,14 +51,6 @@ CHILDREN: Final = (
         "or False",
     ),
     mutant(
-        "a child run that was deleted begins anew",
-        "L4",
-        ChildRuns,
-        "_is_deleted",
-        "if wanted.seen is not None:",
-        "if False:",
-    ),
-    mutant(
         "a child run is not told to end", "L3", ChildLinks, "_end", "if linked.link.end(cause, grace_s):", "if False:"
     ),
     mutant(
