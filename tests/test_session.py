@@ -97,7 +97,7 @@ def test_a_message_runs_where_the_generation_moved_while_the_old_run_unwinds(see
 def test_the_barrier_is_forced_at_the_kill_deadline_and_says_what_it_abandons(seed: int) -> None:
     with World(seed) as world:
         first = world.answer("s", message("a", "run=60,never_dies"))
-        world.wait(1.0)
+        assert world.run(lambda: bool(of(world, "process.started")))
         second = world.answer("s", message("b", "write=0.5"))
         settled(world)
         assert world.status(second.run_id) is RunStatus.COMPLETED
@@ -113,7 +113,7 @@ def test_the_barrier_is_forced_at_the_kill_deadline_and_says_what_it_abandons(se
 def test_l7_what_could_not_be_killed_and_is_named_after_the_receipt_amends_it(seed: int) -> None:
     with World(seed) as world:
         world.answer("s", message("a", "run=60,never_dies=20"))
-        world.wait(1.0)
+        assert world.run(lambda: bool(of(world, "process.started")))
         world.answer("s", stop())
         settled(world)
         assert named_in(of(world, "run.ended")[0]) == []
@@ -167,7 +167,7 @@ def named_in(event: Event) -> list[str]:
 def test_the_strict_barrier_refuses_what_waits_and_what_comes(seed: int) -> None:
     with World(seed, settings=settings(barrier="strict")) as world:
         world.answer("s", message("a", "run=60,never_dies"))
-        world.wait(1.0)
+        assert world.run(lambda: bool(of(world, "process.started")))
         world.answer("s", message("b", "write=0.5 write=0.5"))
         settled(world)
         results = [event.data["outcome"] for event in of(world, "tool.ended")]
@@ -764,6 +764,7 @@ def test_l13_a_batch_that_cannot_be_stored_costs_what_was_in_it_and_the_session_
         assert world.run(lambda: world.session_if_alive("s") is not None)
         after = world.answer("s", message("c", "say=1"))
         assert world.run(lambda: world.status(after.run_id) is RunStatus.COMPLETED)
+        assert world.run(lambda: world.status(run.run_id) is not RunStatus.CANCELLING)
         info = world.disk.run(run.run_id)
         assert info is not None
         assert info.provenance is not None
@@ -1026,7 +1027,7 @@ def test_l5_a_stop_that_is_not_stored_is_not_the_cause_of_what_the_store_had_end
     with World(seed) as world:
         # Something else is ending still, so that a Stop finds something there.
         world.answer("s", message("a", "run=60,never_dies"))
-        world.wait(1.0)
+        assert world.run(lambda: bool(of(world, "process.started")))
         run = world.answer("s", message("b", content))
         world.wait(1.0)
         world.store.fail_next()
