@@ -37,8 +37,8 @@ def pipes_open() -> int:
 
 
 def cause(error: Any) -> str:
-    """What ended it."""
-    return str(error.provenance.source)
+    """What ended it, if the error says so: the cancel of a task does not."""
+    return f" {error.provenance.source}" if hasattr(error, "provenance") else ""
 
 
 def noting(path: str) -> Callable[[], None]:
@@ -65,7 +65,7 @@ async def do(word: str, spawn: Any, path: str) -> Any:
     try:
         await getattr(pipe_points, word)(spawn, noting(path))
     except BaseException as error:
-        note(path, f"{type(error).__name__} {cause(error)}")
+        note(path, f"{type(error).__name__}{cause(error)}")
         try:
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -159,7 +159,7 @@ def plain_do(word: str, spawn: Any, path: str) -> Any:
     try:
         getattr(pipe_points, f"plain_{word}")(spawn, noting(path))
     except BaseException as error:
-        note(path, f"{type(error).__name__} {cause(error)}")
+        note(path, f"{type(error).__name__}{cause(error)}")
         try:
             spawn(["true"], stdout="pipe")
         except BaseException as again:

@@ -57,7 +57,9 @@ def test_a_stop_is_raised_once_and_everything_is_ended(
     assert ended(session, run_id).status == "cancelled"
     name = "CancelledError" if kind == "agent" else "RunCancelled"
     # A tool of an agent in plain code is plain code on a thread of its own; the agent gets it too, and notes nothing.
-    assert notes.read_text().split("\n")[1:] == [f"{name} user.test", f"and {name}", ""]
+    first, *others = notes.read_text().split("\n")[1:]
+    assert first in [f"{name} user.test", *(["CancelledError"] if kind == "agent" else [])]
+    assert others == [f"and {name}", ""]
     check_rest(session)
     no_more_than(before)
 
