@@ -221,7 +221,8 @@ def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_pro
         assert found, receipt
         assert [one.signal for one in found[0].signals] == ["SIGTERM", "SIGCONT", "SIGKILL"]
         assert any(row.rows for row in found), "the one below it, in a session of its own"
-        assert receipt.reaped >= 2
+        # These wait for the process, and may take its status first.
+        assert receipt.reaped >= (1 if way in (by_run, by_system) else 2)
         assert [own.wait() for own in KEPT] == [-signal.SIGKILL] * len(KEPT), "whoever waits reads it afterwards too"
 
 
