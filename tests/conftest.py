@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from actors.kernel.log_context import speak
+from supervisor.strays.subreaper import PR_SET_CHILD_SUBREAPER
 from tests.host_kit import python as python  # noqa: PLC0414
 from tests.kit import faults as faults  # noqa: PLC0414
 from tests.kit import kit as kit  # noqa: PLC0414  # the fixture, for every test below
@@ -19,6 +21,14 @@ for signum in (signal.SIGHUP, signal.SIGINT):
     if signal.getsignal(signum) is signal.SIG_IGN:
         # As under nohup, or in the background of a script. Every daemon and chat that a test starts inherits it.
         signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+
+_LIBC = ctypes.CDLL(None)
+
+
+def pytest_runtest_setup() -> None:
+    """Let no test inherit the orphans of the next ones: a program that is a subreaper stays one."""
+    _LIBC.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
 
 # What is tested here is the program too: its lines of the log are looked at.
 speak()

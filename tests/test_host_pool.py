@@ -544,7 +544,7 @@ def test_a_reload_tries_a_broken_agent_at_once() -> None:
         tree = hosts.trees.next()
         tree.die(1)
         hosts.until_state(tree, None)
-        assert hosts.status().retry_in_s is not None
+        until(lambda: hosts.status().retry_in_s is not None, "the next try to be set")
         hosts.pool.reload()
         assert hosts.status().broken == ""
         hosts.spare()
