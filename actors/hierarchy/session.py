@@ -41,9 +41,7 @@ from actors.kernel.each import Each
 from actors.kernel.future import ReplyFuture
 from actors.messages import (
     CallEnded,
-    ChildClosed,
     ChildFound,
-    ChildStarted,
     ChildWanted,
     CommitFailed,
     Committed,
@@ -61,12 +59,8 @@ from actors.messages import (
     OutputRead,
     Passivate,
     PluginsMended,
-    ProcessEnded,
-    ProcessExited,
-    ProcessOutput,
-    ProcessRemaining,
+    ProcessNews,
     ProcessReport,
-    ProcessStarted,
     Rested,
     Route,
     RunFinished,
@@ -264,15 +258,7 @@ class SessionActor(Actor):
                 logger.trace("{} does not take it from an actor that is replaced: {!r:.200}", self, message)
             case ProcessReport():
                 self._trees.report(message)
-            case (
-                ProcessStarted()
-                | ProcessOutput()
-                | ProcessExited()
-                | ProcessRemaining()
-                | ProcessEnded()
-                | ChildStarted()
-                | ChildClosed()
-            ):
+            case _ if isinstance(message, ProcessNews):
                 # From the port itself: a tree that was taken over from a process actor that failed.
                 self._trees.news(message)
             case OutputRead():

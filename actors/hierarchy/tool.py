@@ -29,8 +29,6 @@ from actors.messages import (
     CallDeadline,
     CallExpired,
     CallStarted,
-    ChildClosed,
-    ChildStarted,
     ExecutionEnded,
     ExecutionStarted,
     Halt,
@@ -39,12 +37,8 @@ from actors.messages import (
     KillProcess,
     OutputRead,
     Permit,
-    ProcessEnded,
-    ProcessExited,
-    ProcessOutput,
-    ProcessRemaining,
+    ProcessNews,
     ProcessReport,
-    ProcessStarted,
     RecancelExecution,
     SpawnGivenUp,
     SpawnPermit,
@@ -183,15 +177,7 @@ class ToolActor(Actor):
                 self._stop_if_done()
             case ProcessReport():
                 self._process_news(message)
-            case (
-                ProcessStarted()
-                | ProcessOutput()
-                | ProcessExited()
-                | ProcessRemaining()
-                | ProcessEnded()
-                | ChildStarted()
-                | ChildClosed()
-            ):
+            case _ if isinstance(message, ProcessNews):
                 # It comes from the port itself: the tree was taken over from a process actor that failed.
                 if self._host is not None:
                     self._host.hear(message)
