@@ -137,7 +137,11 @@ class Agent:
     def do_say(self, rest: str) -> None:
         self.say(f"said: {rest}")
         if rest == "late":
-            threading.Timer(PIECE_S, lambda: self.say("after the end")).start()
+            threading.Timer(PIECE_S, self.say_late).start()
+
+    def say_late(self) -> None:
+        self.say("after the end")
+        self.log("late", None)
 
     def do_count(self, _rest: str) -> None:
         self.say(f"{self.prompts} {os.getpid()}")

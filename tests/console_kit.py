@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +20,7 @@ from typing import IO, Any
 from supervisor.console.client.api import NoDaemon, find_api
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.containment.guard import procfs
-from tests.process_kit import until
+from tests.process_kit import unread_bytes, until
 
 WAIT_S = 60.0
 START_S = 240.0
@@ -132,9 +130,7 @@ class Terminal:
 
     def is_read(self) -> bool:
         """True if the console has read every line that the terminal has."""
-        with open(f"/proc/{self.process.pid}/fd/0", "rb", buffering=0) as theirs:
-            (left,) = struct.unpack("i", fcntl.ioctl(theirs, termios.FIONREAD, b"\0" * 4))
-        return bool(left == 0)
+        return unread_bytes(self.process.pid, 0) == 0
 
     def line(self, text: str) -> None:
         self.type(text + "\n")

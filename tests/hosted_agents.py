@@ -244,7 +244,9 @@ async def do_serve(turn: Any, rest: str) -> str:
 
 
 async def do_spawn_and_die(turn: Any, rest: str) -> None:
-    await turn.spawn(["sh", "-c", rest], env=marked())
+    """Start a script, and be killed when it has said something."""
+    process = await turn.spawn(["sh", "-c", rest], env=marked(), stdout="follow")
+    await process.stdout.readline()
     await turn.emit("asleep")
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import shutil
 import signal
+import struct
 import subprocess
+import termios
 import threading
 import time
 import uuid
@@ -133,6 +136,13 @@ def until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> 
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
         time.sleep(0.005)
+
+
+def unread_bytes(pid: int, fd: int) -> int:
+    """How many bytes wait in the pipe, or the terminal, that is descriptor `fd` of a process, for who reads it."""
+    with open(f"/proc/{pid}/fd/{fd}", "rb", buffering=0) as theirs:
+        (left,) = struct.unpack("i", fcntl.ioctl(theirs, termios.FIONREAD, b"\0" * 4))
+    return int(left)
 
 
 def fd_count() -> int:

@@ -27,6 +27,7 @@ from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, p
 from supervisor.hosts.runtime.values import Message
 from tests.ends_kit import ENDS, Kind, drawn, end_in_one_way, ended, kill_daemons, receipt_of, said
 from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, kit, log, say, stop, until
+from tests.process_kit import unread_bytes
 from tests.program_kit import ACP_AGENT, Stand, answer, asking, at_step, done, note_of
 
 __all__ = ["kit"]
@@ -201,6 +202,9 @@ def test_a_program_stays_while_turns_end_by_themselves_and_is_told_nothing_twice
 def test_what_a_program_says_after_its_turn_is_of_no_later_one(stand: Stand) -> None:
     session = stand.session()
     done(session, "say late")
+    until(lambda: stand.noted("late"), "the late words")
+    ((pid, _),) = stand.noted("late")
+    until(lambda: unread_bytes(pid, 1) == 0, "the host to read them")
     assert done(session, "say again") == "said: again"
 
 
