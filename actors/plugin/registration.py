@@ -148,7 +148,7 @@ class Tool:
 
     @property
     def schema(self) -> JsonObject:
-        """The JSON schema of its arguments, for a model provider."""
+        """The JSON schema of its arguments, for a model provider. The same object each time: change a copy of it."""
         return self._arguments.schema
 
     @property
@@ -189,8 +189,9 @@ class _Signature:
         self._arguments = arguments
         self._secret = secret
 
-    @property
+    @functools.cached_property
     def schema(self) -> JsonObject:
+        # Made once: an agent in a host is offered its tools anew in each run.
         schema = msgspec.json.schema(self._arguments)
         definitions = schema.get("$defs", {})
         own: JsonObject = definitions.pop(self._arguments.__name__, schema)
