@@ -25,11 +25,21 @@ from actors.plugin.pipes import AsyncInput, AsyncOutput, End, OutputFile, Pipes
 from actors.plugin.registration import tool
 from actors.plugin.spawning import AsyncSpawn, Spawn, _Door
 from supervisor.containment.processes import copies
+from supervisor.containment.reactor import Reactor
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
 from tests.pipe_kit import descriptors, no_more_than
 from tests.pipe_points import FULL, PLAIN_POINTS, POINTS, answer, request, server
+from tests.process_kit import RealClock
 
 WHO = ["agent", "tool"]
+
+
+def settle(future: Future[Any], call: Callable[[], Any]) -> None:
+    """Give a future what `call` returns or raises."""
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
 
 
 def run_async(kit: Kit, who: str, body: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:
@@ -579,6 +589,40 @@ def test_what_is_held_for_a_reader_has_a_bound_after_the_exit(kit: Kit, monkeypa
     before = descriptors()
     assert done(session, say(session)) == "True"
     no_more_than(before)
+
+
+@pytest.mark.parametrize("reader", ["reads", "closes"])
+def test_a_write_that_comes_before_the_word_of_room_says_that_there_is_room(reader: str) -> None:
+    # So it is when the rest of the output is read behind the exit: the stream waits for room, and that read takes it.
+    rooms: list[str] = []
+    read, write = os.pipe()
+    reactor = Reactor("test-copies", RealClock())
+
+    def late() -> str:
+        copy = copies.Copy(reactor, write, lambda: rooms.append("room"), lambda: rooms.append("closed"))
+        copy.feed(b"x" * 200_000)
+        assert copy.behind
+        assert not rooms
+        while reader == "reads" and copy.behind:
+            os.read(read, 200_000)
+            copy.feed(b"y")
+        if reader == "closes":
+            os.close(read)
+            copy.feed(b"y")
+            assert rooms.pop(0) == "closed"
+        assert not copy.behind
+        copy.close()
+        return rooms[0]
+
+    said: Future[str] = Future()
+    reactor.start()
+    try:
+        reactor.post(lambda: settle(said, late))
+        assert said.result(WAIT_S) == "room"
+    finally:
+        assert reactor.stop(WAIT_S)
+        if reader == "reads":
+            os.close(read)
 
 
 def test_a_line_has_a_bound_and_can_be_read_in_pieces(kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,20 +77,17 @@ class Copy:
         except BlockingIOError:
             if not self._watched:
                 self._watched = True
-                self._reactor.watch(self._fd, self._on_writable, writable=True)
+                self._reactor.watch(self._fd, self._write, writable=True)
             return
         except OSError:
             # Its reader has closed the pipe.
             self.close()
-            return
-        self._unwatch()
-        if self._ended:
-            self.close()
-
-    def _on_writable(self) -> None:
-        self._write()
-        if not self._held:
-            self._on_room()
+        else:
+            self._unwatch()
+            if self._ended:
+                self.close()
+        # Whoever wrote: a read behind the exit may be quicker than the word that there is room.
+        self._on_room()
 
     def _unwatch(self) -> None:
         if self._watched and self._fd is not None:
