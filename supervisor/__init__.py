@@ -26,7 +26,7 @@ The map, from the outside in:
     wire.py             the API's JSON, for the server and the client
     states.py           the states of the store and of agents
     agent.py            Agent: an agent that runs in processes of its own
-    presets.py          the programs that an agent can be by name: `Agent(preset=…)`
+    presets.py          the programs and models that an agent can be by name: `Agent(preset=…)`
     config.py           Config: the configuration of a supervisor
 """
 

@@ -6,6 +6,7 @@ In a library it is a value of `Config(agents={name: Agent(run=…)})`, in the da
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
@@ -13,14 +14,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from actors.errors import Invalid
 from actors.plugin.registration import duration
 from actors.text import shown
 from actors.usage import Budget
 from supervisor.config import LIMITS, absolute, is_limits, is_number
-from supervisor.presets import COMMAND, PRESETS
+from supervisor.presets import COMMAND, MODEL, PRESETS, Preset
 
 RUNTIME: Final = Path(__file__).parent / "hosts" / "countermand_host.py"
 """The host of a Python agent: run by the agent's own interpreter."""
@@ -35,8 +36,15 @@ RESERVED: Final = {
     "COUNTERMAND_FENCE": "it marks the processes of a run",
     "COUNTERMAND_PATH": "it has the directories of the key 'path'",
     COMMAND: "it has the program of the key 'preset'",
+    MODEL: "it has the keys of a model",
 }
 """Variables of a host that the daemon sets."""
+
+MODEL_KEYS: Final = ("model", "base_url", "key_file", "instructions", "options")
+"""The keys of a preset that is a model."""
+OPTIONS_OWN: Final = frozenset({"input", "messages", "model", "stream", "tools"})
+"""Parameters of a request that the agent itself sets."""
+OPTIONS_MAX_BYTES: Final = 65_536
 
 _SPELLED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _VARIABLE: Final = re.compile(r"[^=\0]+")
@@ -54,7 +62,14 @@ class Agent:
         command: a program in any language, as for exec, which speaks the protocol of hosts (docs/host-protocol.md).
             With `preset`: the program that is meant, with its arguments.
         preset: a program of other people's, by name: ``claude-code``, ``codex``, ``gemini``, ``opencode``, or ``acp``:
-            any that speaks the Agent Client Protocol, which `command` names.
+            any that speaks the Agent Client Protocol, which `command` names. Or a model: ``openai``, which is asked
+            through the SDK of that name, in the environment of `python`.
+        model: the name of the model, as its provider has it.
+        base_url: where it is; None: where the SDK says, or the variable of that SDK (``OPENAI_BASE_URL``).
+        key_file: a file with the key and nothing else, which the host reads: so it has to be readable by `user`. None:
+            the variable of the SDK (``OPENAI_API_KEY``) in `env_files`. With `base_url` there need be none.
+        instructions: what the model is told before the thread.
+        options: further parameters of each request, under the names of the SDK.
         python: the interpreter of `run`, such as that of a virtual environment (3.9 or later); None: the supervisor's.
         path: directories where Python finds the modules of `run` first.
         cwd: the working directory; None: that in which the supervisor was started.
@@ -67,10 +82,11 @@ class Agent:
         ask: the tools that need a person's approval, by name: the supervisor's, the agent's own, and what it gates.
         spares: how many hosts are kept ready. 0: every run starts one, and waits for it.
         keep: ``session``: after a run that has ended by itself the host stays, for the session's next run. None:
-            ``session`` with a preset, else ``run``. It is one of the two afterwards.
+            ``session`` with a program's preset, else ``run``. It is one of the two afterwards.
         keep_idle_s: after so long without a run such a host is ended.
         overlap: False: a run begins only when all earlier runs of its session are proven to have ended. None: False
-            with a preset, since its runs share a session of the program's, else True. It is one of the two afterwards.
+            with a program's preset, since its runs share a session of the program's, else True. It is one of the two
+            afterwards.
         grace_s: how long a host has to end by itself after a cancel; None: as configured for all.
         start_s: how long a host has to become ready for its first run.
         run_deadline_s, max_tokens, max_calls: the budget of each of its runs, as in `Config`; None: as configured for
@@ -85,6 +101,11 @@ class Agent:
     run: str | None = None
     command: Sequence[str] | None = None
     preset: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    key_file: str | None = None
+    instructions: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     python: str | None = None
     path: Sequence[str] = ()
     cwd: str | None = None
@@ -118,6 +139,16 @@ class Agent:
                 "a program and its arguments",
             ),
             ("preset", lambda value: value is None or value in PRESETS, " | ".join(sorted(PRESETS))),
+            ("model", _is_text_or_none, "the name of a model, as its provider has it"),
+            ("base_url", _is_url_or_none, "the address of a provider, http:// or https://, without a user or a key"),
+            ("key_file", _is_text_or_none, "the path of a file"),
+            ("instructions", _is_text_or_none, "a text"),
+            (
+                "options",
+                _is_options,
+                f"parameters of a request, as JSON of at most {OPTIONS_MAX_BYTES} bytes, without "
+                + ", ".join(sorted(OPTIONS_OWN)),
+            ),
             ("python", _is_text_or_none, "the path of an interpreter"),
             ("path", lambda value: _is_texts(value) and not _has_separator(value), "a list of directories"),
             ("cwd", _is_text_or_none, "the path of a directory"),
@@ -148,8 +179,12 @@ class Agent:
         self._settle()
 
     def _check_together(self) -> None:
-        if self.preset is not None:
-            self._check_preset(self.preset)
+        if not self._is_model:
+            self._check_unused("a preset that is a model", {key: getattr(self, key) for key in MODEL_KEYS})
+        if self._is_model:
+            self._check_model()
+        elif self.preset is not None:
+            self._check_program(self.preset)
         elif (self.run is None) == (self.command is None):
             raise Invalid(
                 f"it is not clear what {self._called()} runs",
@@ -161,11 +196,21 @@ class Agent:
         for name in self.env:
             if name in RESERVED:
                 raise self._invalid("env", f"variables other than {name}: {RESERVED[name]}", name)
-        if self.run is None:
+        if self.run is None and not self._is_model:
             own = [one for one in self.tools or () if ":" in one]
             self._check_unused("an agent in Python", {"python": self.python, "path": self.path, "tools": own})
 
-    def _check_preset(self, preset: str) -> None:
+    def _check_model(self) -> None:
+        self._check_unused("an agent without such a preset", {"run": self.run, "command": self.command})
+        if self.model is None:
+            raise Invalid(
+                f"it is not clear what model {self._called()} is",
+                expected="'model' beside the preset",
+                got=f"preset = {self.preset!r} alone",
+                remedy='give it: model = "…", as its provider has it',
+            )
+
+    def _check_program(self, preset: str) -> None:
         self._check_unused("an agent without a preset", {"run": self.run, "tools": self.tools, "ask": self.ask})
         if not PRESETS[preset].command and self.command is None:
             raise Invalid(
@@ -176,25 +221,33 @@ class Agent:
             )
 
     def _check_unused(self, whose: str, values: Mapping[str, object]) -> None:
-        if self.preset is not None:
-            expected = "no such key: the program has tools, and rules for them, of its own"
-        else:
-            expected = "'run' instead of 'command', or no such key"
         for key, value in values.items():
+            if key in MODEL_KEYS:
+                expected = f"one of the presets {', '.join(sorted(n for n, one in PRESETS.items() if one.is_model))}"
+            elif self._is_model:
+                expected = "no such key: the preset has the code"
+            elif self.preset is not None:
+                expected = "no such key: the program has tools, and rules for them, of its own"
+            else:
+                expected = "'run' instead of 'command', or no such key"
             if value:
                 raise Invalid(
                     f"the key {self._key(key)!r} is for {whose}",
                     expected=expected + (", or names of tools without a ':'" if key == "tools" else ""),
                     got=shown(value),
-                    remedy=f"say it in the command, and leave {key} out",
+                    remedy=f"leave {key} out"
+                    if key in MODEL_KEYS or self._is_model
+                    else f"say it in the command, and leave {key} out",
                 )
 
     def _settle(self) -> None:
         """Copy mutable values, and make the paths absolute."""
         fixed = {
             "command": None if self.command is None else tuple(self.command),
-            "keep": self.keep or ("run" if self.preset is None else "session"),
-            "overlap": self.preset is None if self.overlap is None else self.overlap,
+            "keep": self.keep or ("session" if self._is_program else "run"),
+            "overlap": not self._is_program if self.overlap is None else self.overlap,
+            "key_file": None if self.key_file is None else str(absolute(Path(self.key_file))),
+            "options": copy.deepcopy(dict(self.options)),
             "python": None if self.python is None else _program(self.python),
             "path": tuple(str(absolute(Path(one))) for one in self.path),
             "cwd": None if self.cwd is None else str(absolute(Path(self.cwd))),
@@ -210,23 +263,38 @@ class Agent:
     @property
     def argv(self) -> tuple[str, ...]:
         """The command of its hosts, as for exec."""
-        if self.preset is not None:
-            return (sys.executable, str(RUNTIME), PRESETS[self.preset].run)
-        if self.run is None:
+        preset = self._preset
+        if self.run is None and preset is None:
             return tuple(self.command or ())
+        run = self.run if preset is None else preset.run
         own = [word for tool in self.tools or () if ":" in tool for word in ("--tool", tool)]
-        return (self.python or sys.executable, str(RUNTIME), self.run, *own)
+        return (self.python or sys.executable, str(RUNTIME), str(run), *own)
 
     @property
     def spelled(self) -> str:
-        """Its function, command or program, in one line for people."""
+        """Its function, command, program or model, in one line for people."""
+        if self._is_model:
+            return f"{self.preset}: {self.model}" + (f" at {self.base_url}" if self.base_url else "")
         if self.preset is not None:
             return f"{self.preset}: {' '.join(self._program)}"
         return self.run if self.run is not None else " ".join(self.command or ())
 
     @property
+    def _preset(self) -> Preset | None:
+        return None if self.preset is None else PRESETS[self.preset]
+
+    @property
+    def _is_model(self) -> bool:
+        return self._preset is not None and self._preset.is_model
+
+    @property
+    def _is_program(self) -> bool:
+        return self._preset is not None and not self._preset.is_model
+
+    @property
     def _program(self) -> tuple[str, ...]:
-        return tuple(self.command or ()) or (PRESETS[self.preset].command if self.preset is not None else ())
+        preset = self._preset
+        return tuple(self.command or ()) or (() if preset is None else preset.command or ())
 
     @property
     def granted(self) -> tuple[str, ...] | None:
@@ -246,13 +314,16 @@ class Agent:
         """
         found: dict[str, str] = {}
         inherited = os.environ.get("PYTHONPATH")
-        if self.run is not None and self.python is None and inherited:
+        if (self.run is not None or self._is_model) and self.python is None and inherited:
             # The same interpreter finds the same modules.
             found["PYTHONPATH"] = inherited
         for file in self.env_files:
             found.update(self._read(file))
         found.update(self.env)
-        if self.preset is not None:
+        if self._is_model:
+            given = {key: getattr(self, key) for key in MODEL_KEYS}
+            found[MODEL] = json.dumps({key: value for key, value in given.items() if value})
+        elif self.preset is not None:
             found[COMMAND] = json.dumps(self._program)
         if self.path:
             found["COUNTERMAND_PATH"] = os.pathsep.join(self.path)
@@ -333,6 +404,22 @@ def _is_texts(value: object) -> bool:
 
 def _has_separator(value: object) -> bool:
     return isinstance(value, Sequence) and any(os.pathsep in one for one in value)
+
+
+def _is_url_or_none(value: object) -> bool:
+    # Who names a user in it names a secret, which `config show` would print.
+    return value is None or (
+        _is_text(value) and re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", str(value)) is not None
+    )
+
+
+def _is_options(value: object) -> bool:
+    if not isinstance(value, Mapping) or OPTIONS_OWN & value.keys():
+        return False
+    try:
+        return len(json.dumps(dict(value), allow_nan=False)) <= OPTIONS_MAX_BYTES
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _is_tools(value: object) -> bool:

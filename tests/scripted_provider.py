@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import select
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -230,10 +231,30 @@ PROVIDERS = {
 }
 
 
-class _Server(ThreadingHTTPServer):
+class Server(ThreadingHTTPServer):
+    """Ends although a client may still be there."""
+
     daemon_threads = True
     block_on_close = False
+
+
+class _Server(Server):
     cases: ClassVar[dict[str, Case]] = {}
+
+
+def client_is_gone(connection: socket.socket) -> bool:
+    """True if a client has closed its connection; it is waited for a moment."""
+    readable, _, _ = select.select([connection], [], [], GONE_S)
+    return bool(readable) and not connection.recv(1024)
+
+
+def sent(provider: Provider, events: list[Json]) -> bytes:
+    """Events as they are sent, with the end of the stream if they have it."""
+    lines = [
+        (f"event: {event['type']}\n" if provider.named else "") + f"data: {json.dumps(event)}\n\n" for event in events
+    ]
+    ended = not provider.named and any(one["finish_reason"] for event in events for one in event["choices"])
+    return "".join([*lines, *(["data: [DONE]\n\n"] if ended else [])]).encode()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -272,19 +293,11 @@ class _Handler(BaseHTTPRequestHandler):
         whole = case.cut is None or case.cut >= len(events)
         self._send(provider, events if whole else events[: case.cut])
         case.reached.set()
-        while not whole and not self._client_is_gone():
+        while not whole and not client_is_gone(self.connection):
             pass
 
-    def _client_is_gone(self) -> bool:
-        readable, _, _ = select.select([self.connection], [], [], GONE_S)
-        return bool(readable) and not self.connection.recv(1024)
-
     def _send(self, provider: Provider, events: list[Json]) -> None:
-        for event in events:
-            named = f"event: {event['type']}\n" if provider.named else ""
-            self.wfile.write(f"{named}data: {json.dumps(event)}\n\n".encode())
-        if not provider.named and events and events[-1]["choices"][0]["finish_reason"]:
-            self.wfile.write(b"data: [DONE]\n\n")
+        self.wfile.write(sent(provider, events))
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from actors import Invalid, NewMessage
 from supervisor import Agent, Config, Supervisor
-from supervisor.agent import RUNTIME
+from supervisor.agent import MODEL_KEYS, RUNTIME
 from supervisor.daemon.agent_tables import AGENT_KEYS
 from supervisor.daemon.settings import WrongSettings
 from supervisor.supervisor import plugins_of
@@ -79,7 +80,7 @@ def test_a_table_has_the_keys_of_the_librarys_agent(tmp_path: Path) -> None:
         *("--tool", "my_package.tools:search"),
     )
     written = [line.split(" ")[0] for line in EVERYTHING.splitlines()[2:]]
-    assert sorted({*written, "command", "preset"}) == sorted(AGENT_KEYS), "every key is in the example"
+    assert sorted({*written, "command", "preset", *MODEL_KEYS}) == sorted(AGENT_KEYS), "every key is in the example"
 
 
 def test_a_name_of_a_function_alone_means_a_host(tmp_path: Path) -> None:
@@ -98,6 +99,18 @@ def test_a_preset_is_one_line(tmp_path: Path) -> None:
     assert made == Agent(name="mine", preset="gemini", keep="session", overlap=False)
     assert made.argv == (sys.executable, str(RUNTIME), "countermand.programs.acp:answer")
     assert made.environment() == {"COUNTERMAND_PROGRAM": '["gemini", "--acp"]'}
+
+
+def test_a_model_is_one_line_and_its_key_is_nowhere_in_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-secret")
+    line = f"{{ preset = 'openai', model = 'm', base_url = 'http://127.0.0.1:1/v1', key_file = '{tmp_path / 'key'}' }}"
+    made = agent(tmp_path, f"agents.mine = {line}")
+    assert (made.keep, made.overlap, made.spelled) == ("run", True, "openai: m at http://127.0.0.1:1/v1")
+    assert made.argv == (sys.executable, str(RUNTIME), "countermand.models.chat:answer")
+    given = json.loads(made.environment()["COUNTERMAND_MODEL"])
+    assert given == {"model": "m", "base_url": "http://127.0.0.1:1/v1", "key_file": str(tmp_path / "key")}
+    own = agent(tmp_path, "[agents.mine]\npreset = 'openai'\nmodel = 'm'\npython = '/p'\ntools = ['shell', 'm:f']")
+    assert own.argv == ("/p", str(RUNTIME), "countermand.models.chat:answer", "--tool", "m:f")
 
 
 def test_in_the_daemons_process_it_is_the_function_itself(tmp_path: Path) -> None:
@@ -149,6 +162,9 @@ def test_the_command_line_sets_one_key_of_an_agent(tmp_path: Path) -> None:
         ("run = 'm:f'\nspares = 1\nin_process = true", "spares", "run and in_process alone"),
         ("command = ['x']\npython = 'y'", "python", "'run' instead of 'command'"),
         ("command = ['x']\npath = ['y']", "path", "'run' instead of 'command'"),
+        ("base_url = 'http://user:secret@host/v1'", "base_url", "without a user or a key"),
+        ("options = { model = 'x' }", "options", "without input, messages, model, stream, tools"),
+        ("options = { x = 2026-01-01 }", "options", "as JSON of at most 65536 bytes"),
         ("command = ['x']\ntools = ['m:f']", "tools", "names of tools without a ':'"),
     ],
 )
@@ -168,6 +184,10 @@ def test_what_is_wrong_is_named_with_its_file_its_key_and_what_is_allowed(
         ("", "it is not clear what the agent 'mine' runs"),
         ("preset = 'acp'", "it is not clear what program the agent 'mine' is"),
         ("preset = 'x'", "the key 'agents.mine.preset' has an invalid value"),
+        ("preset = 'openai'", "it is not clear what model the agent 'mine' is"),
+        ("preset = 'openai'\nmodel = 'm'\ncommand = ['x']", "the key 'agents.mine.command' is for an agent without"),
+        ("run = 'm:f'\nmodel = 'm'", "the key 'agents.mine.model' is for a preset that is a model"),
+        ("preset = 'acp'\ncommand = ['x']\nmodel = 'm'", "the key 'agents.mine.model' is for a preset that is a model"),
         ("run = 'm:f'\ncommand = ['x']", "it is not clear what the agent 'mine' runs"),
         ("run = 'm:f'\nsparse = 1", "there is no configuration key 'agents.mine.sparse'"),
         ("run = 'm:f'\nname = 'x'", "there is no configuration key 'agents.mine.name'"),

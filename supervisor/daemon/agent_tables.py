@@ -16,9 +16,10 @@ from typing import Any, Final
 from actors.errors import CountermandError, Invalid
 from actors.plugin.registration import Unloaded
 from actors.text import shown
-from supervisor.agent import Agent, is_spelled
+from supervisor.agent import MODEL_KEYS, Agent, is_spelled
 from supervisor.config import AgentFunction
 from supervisor.daemon.plug_ins import plug_in_agent
+from supervisor.presets import PRESETS
 
 IN_PROCESS: Final = "in_process"
 AGENT_KEYS: Final = (*(field.name for field in dataclasses.fields(Agent) if field.name != "name"), IN_PROCESS)
@@ -26,8 +27,6 @@ AGENT_KEYS: Final = (*(field.name for field in dataclasses.fields(Agent) if fiel
 
 _ANY: Final = "module:function"
 """Stands for what an agent runs, while another key is tried."""
-_BESIDE: Final[Mapping[str, Mapping[str, Any]]] = {"run": {}, "command": {}, "preset": {"command": ["program"]}}
-"""What a key is tried with, if not with a function."""
 
 
 class AgentTables:
@@ -61,7 +60,7 @@ class AgentTables:
                 self._unknown(name, key)
                 del table[key]
             else:
-                self._try(name, _BESIDE.get(key, {"run": _ANY}), {key: table[key]})
+                self._try(name, _beside(key, table[key]), {key: table[key]})
         if len(self.problems) > known:
             return None
         if inside:
@@ -118,3 +117,13 @@ class AgentTables:
     def _add(self, error: CountermandError) -> None:
         text = f"{self._source}: {error.message}"
         self.problems.append(Invalid(text, expected=error.expected, got=error.got, remedy=error.remedy))
+
+
+def _beside(key: str, value: object) -> Mapping[str, Any]:
+    """Return what a key is tried with."""
+    if key == "preset":
+        preset = PRESETS.get(value) if isinstance(value, str) else None
+        return {"model": "model"} if preset is not None and preset.is_model else {"command": ["program"]}
+    if key in MODEL_KEYS:
+        return {"preset": "openai", "model": "model"}
+    return {} if key in ("run", "command") else {"run": _ANY}

@@ -26,7 +26,7 @@ The map, from the outside in:
     shared.py        files that the daemon's process has too
     plain.py         foreign objects to plain JSON
     values.py errors.py   the values and errors that an agent gets
-    programs/        agents that are programs of other people's: `Agent(preset=…)`
+    programs/ models/   agents that are programs of other people's, or a model: `Agent(preset=…)`
 
 Theory of operation. The *wire thread* reads frames and acts on them at once, whatever the agent does: it sets tokens,
 gives credit, answers `ping`. The *main thread* has the agent. An async one has one event loop for the life of the

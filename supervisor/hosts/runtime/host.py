@@ -404,9 +404,11 @@ def main(channel: int, agent: str, tools: Sequence[str]) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             typing.cast("Any", stream).reconfigure(line_buffering=True, errors="backslashreplace")
-    if not agent.startswith(OWN):
+    folders = [*filter(None, os.environ.pop(PATH, "").split(os.pathsep))]
+    if tools or not agent.startswith(OWN):
         # Of a preset no module is the user's, and the directory may be one that a program works on.
-        sys.path[:0] = [*filter(None, os.environ.pop(PATH, "").split(os.pathsep)), os.getcwd()]
+        folders.append(os.getcwd())
+    sys.path[:0] = folders
     sys.argv = [agent]
     wire = Wire(sock)
     host = Host(wire, agent, tools)
