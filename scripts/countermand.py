@@ -5,7 +5,8 @@ over the earlier, and where the folders differ the first on the path hides the o
 packages, and imports neither before it can say what is wrong.
 
 An agent can import what it needs from here (`from countermand import AsyncTurn`). In a host, another package has this
-name, with the same names in it: so the agent's module runs in the daemon's process and in a host as it stands.
+name, with the same names in it: so the agent's module runs in the daemon's process and in a host as it stands. That
+package has the adapters of frameworks too, `countermand.adapters`, and an import of them from here leads there.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ FOR_AGENTS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return what an agent imports."""
+    """Return what an agent imports, or where its import of an adapter looks."""
+    if name == "__path__":
+        package = importlib.util.find_spec("supervisor")
+        folders = package.submodule_search_locations if package is not None else None
+        return [str(Path(folder) / "hosts" / "runtime") for folder in folders or ()]
     for module, names in FOR_AGENTS.items():
         if name in names:
             return getattr(importlib.import_module(module), name)

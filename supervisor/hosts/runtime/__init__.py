@@ -27,6 +27,7 @@ The map, from the outside in:
     plain.py         foreign objects to plain JSON
     values.py errors.py   the values and errors that an agent gets
     programs/ models/   agents that are programs of other people's, or a model: `Agent(preset=…)`
+    adapters/        agents that are written with a framework
 
 Theory of operation. The *wire thread* reads frames and acts on them at once, whatever the agent does: it sets tokens,
 gives credit, answers `ping`. The *main thread* has the agent. An async one has one event loop for the life of the

@@ -1,0 +1,105 @@
+"""Agents with an adapter, their frameworks as they are: ended at each point, the next request is taken, and is true.
+
+The packages are in an environment of their own (see `test_sdks`). The provider refuses what the real one would refuse.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors import NewMessage
+from supervisor import Agent, Config, Supervisor
+from tests.adapted_sessions import ENDS, Player
+from tests.adapter_provider import DONE, POINTS, SAID, Case, providing
+from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, kit
+from tests.test_sdks import INSTALL_S, PYTHON, ROOT, sdks
+
+__all__ = ["kit", "sdks"]
+
+pytestmark = pytest.mark.timeout(INSTALL_S)
+
+AGENTS = ("pydantic_ai",)
+of_agents = pytest.mark.parametrize("agent", AGENTS)
+PLAYS_S = 600
+PAGE = (ROOT / "docs" / "agents.md").read_text()
+CODE = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@of_agents
+def test_l6_after_an_end_at_each_point_the_next_request_is_taken_and_tells_the_truth(
+    sdks: None, tmp_path: Path, agent: str
+) -> None:
+    command = [PYTHON, "-m", "tests.adapted_sessions", str(tmp_path / "state"), str(tmp_path / "out"), agent]
+    path = os.pathsep.join((str(ROOT), str(ROOT / "scripts")))
+    env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
+    played = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PLAYS_S, check=False)
+    assert played.returncode == 0, played.stderr[-4_000:]
+    assert json.loads((tmp_path / "out").read_text()) == len(POINTS) * len(ENDS)
+
+
+@pytest.fixture
+def cases() -> Iterator[tuple[dict[str, Case], str]]:
+    """What the provider serves, and where."""
+    served: dict[str, Case] = {}
+    with providing(served) as url:
+        yield served, url
+
+
+def hosts(kit: Kit, url: str, run: str, folder: Path, **env: str) -> Agent:
+    """How hosts with the packages are started; all that they start carries the mark of the test."""
+    given = {kit.mark: "1", "MODEL_URL": url, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **env}
+    return Agent(run=run, python=PYTHON, path=[str(ROOT), str(folder)], env=given, spares=0, keep="session")
+
+
+def start(kit: Kit, name: str, agent: Agent) -> Supervisor:
+    config = Config(state_dir=kit.state_dir, agents={name: agent}, agent=name, grace_s=GRACE_S, kill_s=KILL_S)
+    kit.supervisor = Supervisor.start(config)
+    return kit.supervisor
+
+
+@of_agents
+def test_l3_in_a_host_nothing_is_left_of_a_tool_and_the_next_request_is_taken(
+    sdks: None, kit: Kit, tmp_path: Path, cases: tuple[dict[str, Case], str], agent: str
+) -> None:
+    served, url = cases
+    spec = hosts(kit, url, f"tests.adapted_agents:{agent}", tmp_path, NOTES=str(tmp_path), CHILDREN="1")
+    supervisor = start(kit, agent, spec)
+    Player(supervisor, served, tmp_path).play(agent, "tool", "stop")
+    check_rest(supervisor.session(f"{agent}-tool-stop"))
+    supervisor.close()
+    assert kit.alive() == []
+
+
+@of_agents
+def test_the_example_of_the_page_answers_with_its_tool(
+    sdks: None, kit: Kit, tmp_path: Path, cases: tuple[dict[str, Case], str], agent: str
+) -> None:
+    served, url = cases
+    (code,) = (
+        code
+        for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+        if f"adapters.{agent} " in code
+    )
+    (tmp_path / "my_agents.py").write_text(code)
+    (tmp_path / "words.txt").write_text("what is in the file")
+    env = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "none", "MODEL": "openai-chat:m"}
+    session = start(kit, agent, hosts(kit, url, "my_agents:answer", tmp_path, **env)).session("s")
+    name = f"{agent}-page-read"
+    served[name] = Case()
+    asked = session.ask(NewMessage(content=f"[case {name}] Read [file {tmp_path}/words.txt]")).run_id or ""
+    receipt = session.receipt(asked, timeout=WAIT_S)
+    assert session.run(asked).status == "completed", session.run(asked).error
+    assert receipt.complete
+    assert [(one.role, one.content) for one in session.thread()[1:]] == [
+        ("assistant", SAID),
+        ("assistant", ""),
+        ("tool", "what is in the file"),
+        ("assistant", DONE),
+    ]
