@@ -12,7 +12,7 @@ The map, from the outside in:
     router.py           SupervisorActor: routes, restarts, quarantines, passivates, drains
     child_runs.py       child runs as a port: they are started and ended as process trees are
     retention.py        deletes sessions for their age or their number
-    agents/ tools/      the shell agent and the shell tool
+    agents/ tools/      the shell agent; the tools that ship
     tool_hosts.py       starts the processes in which tools run
     executor.py         runs agents, tools and callbacks
     strays/             processes, threads and tasks that their code starts without `spawn`

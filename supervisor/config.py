@@ -97,6 +97,10 @@ class Config:
         agents: more agents, by name: an `Agent`, which runs in processes of its own; or a plain or an async function of
             a turn, which runs in this process.
         tools: more tools: functions marked by `actors.tool`, or `actors.Tool`s.
+        files_root: the directory that the tools `read`, `write`, `edit`, `list` and `grep` may not leave; None: there
+            are no such tools.
+        http_hosts: the hosts that the tool `http_get` may ask, such as ``example.org`` or ``*.example.org``; ``*`` is
+            every host. Empty: there is no such tool.
         grace_s: time between asking a process to end and killing it.
         kill_s: time after the grace until survivors are named abandoned.
         drain_s: time that runs get to end by themselves when the supervisor is closed.
@@ -141,6 +145,8 @@ class Config:
     agent: str = "shell"
     agents: Mapping[str, AgentFunction | Agent | Unloaded] = field(default_factory=dict)
     tools: Sequence[Tool | AgentFunction | Unloaded] = ()
+    files_root: str | Path | None = None
+    http_hosts: Sequence[str] = ()
     grace_s: float = 2.0
     kill_s: float = 5.0
     drain_s: float = 10.0
@@ -189,6 +195,8 @@ class Config:
             ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
             ("subreaper", lambda value: isinstance(value, bool), "true or false"),
             ("tools", _is_list, "a list of functions marked by actors.tool, or of actors.Tools"),
+            ("files_root", lambda value: value is None or _is_path(value), "the path of a directory, or None"),
+            ("http_hosts", _is_texts, "a list of names of hosts, such as example.org or *.example.org"),
         )
         for key, fits, expected in checks:
             if not fits(getattr(self, key)):
@@ -249,6 +257,10 @@ def _is_by_name(value: object) -> bool:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(_is_text(one) for one in value)
 
 
 def is_number(value: object, least: int) -> bool:

@@ -27,6 +27,7 @@ from actors.model import Event, Policy
 from actors.plugin.registration import Plugins, Tool, Unloaded, duration
 from actors.ports import Ports
 from actors.requests import checked_session
+from actors.text import shown
 from supervisor.agent import Agent
 from supervisor.agents.shell import shell as shell_agent
 from supervisor.ages import Ages
@@ -51,7 +52,7 @@ from supervisor.store.schema import STORE_NAME
 from supervisor.store.sqlite import SqliteStore
 from supervisor.strays.strays import Strays
 from supervisor.tool_hosts import tool_hosts
-from supervisor.tools.shell import shell as shell_tool
+from supervisor.tools.shipped import shipped
 
 DISPATCHER_THREADS: Final = 4
 CLOSE_STEP_S: Final = 10.0
@@ -450,8 +451,18 @@ def plugins_of(config: Config) -> Plugins:
         name: _hosted(name, agent) if isinstance(agent, Agent) else agent for name, agent in config.agents.items()
     }
     plugins = Plugins({"shell": shell_agent, **agents}, config.tools)
-    if "shell" not in plugins.tools:
-        plugins.add(Tool(shell_tool))
+    root = None if config.files_root is None else absolute(Path(config.files_root))
+    if root is not None and not root.is_dir():
+        raise Invalid(
+            "the key 'files_root' names no directory",
+            expected="the path of a directory that is there",
+            got=shown(str(root)),
+            remedy="make it, or correct the path",
+        )
+    for tool in shipped(None if root is None else str(root), config.http_hosts):
+        # One of the configuration goes before one that ships.
+        if tool.name not in plugins.tools:
+            plugins.add(tool)
     _check_granted(config, plugins)
     with contextlib.suppress(AgentUnavailable):
         # If it could not be loaded, messages are refused, but reading and stopping work.

@@ -227,7 +227,7 @@ def _key_types() -> dict[str, Any]:
     # `config` imports the class for type checking only, since it must not depend on it.
     hints = typing.get_type_hints(Config, localns={"Agent": Agent})
     types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
-    types.update(state_dir=str, agents=Agents, tools=list[str])
+    types.update(state_dir=str, agents=Agents, tools=list[str], files_root=str | None, http_hosts=list[str])
     for table, kind in TABLES.items():
         types.update({f"{table}.{name}": hint for name, hint in typing.get_type_hints(kind).items()})
     return types
@@ -453,7 +453,7 @@ def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str,
     for key in KEYS:
         table, _, name = key.rpartition(".")
         values[key] = getattr({"": config, "http": http, "log": log}[table], name)
-    values.update(state_dir=str(config.state_dir), agents={}, tools=[], layers=sorted(config.layers))
+    values.update(state_dir=str(config.state_dir), agents={}, tools=[], http_hosts=[], layers=sorted(config.layers))
     return {key: Found(value, "default") for key, value in values.items()}
 
 
@@ -499,7 +499,7 @@ def _allowed(kind: Any) -> str:
         float: "a number",
         bool: "true or false",
         Agents: "a table of names, each module:name or a table of keys",
-        list[str]: "a list of texts, each module:name",
+        list[str]: "a list of texts",
         type(None): "",
     }
     if isinstance(kind, type) and issubclass(kind, StrEnum):

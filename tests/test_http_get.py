@@ -1,0 +1,152 @@
+"""The `http_get` tool: which hosts it asks, what it returns, and a Stop while it waits for one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from actors import AsyncTurn, Invalid, ToolResult
+from supervisor import Config
+from supervisor.tools.http_get import GET_MAX_BYTES, REDIRECTS_MAX
+from tests.kit import WAIT_S, Kit, check_rest, kit, log, say, stop
+
+__all__ = ["kit"]
+
+
+class Server(ThreadingHTTPServer):
+    """Answers by path, and notes what it was asked."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.held, self.go_on = threading.Event(), threading.Event()
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        server = self.server
+        assert isinstance(server, Server)
+        server.asked.append(self.path)
+        what, _, rest = self.path[1:].partition("/")
+        location, body = "", b"hello"
+        if what == "again":
+            location = f"/again/{int(rest) - 1}" if rest != "0" else "/"
+        elif what == "elsewhere":
+            location = server.url.replace("127.0.0.1", "localhost") + "/"
+        elif what == "large":
+            body = b"x" * int(rest)
+        elif what == "held":
+            server.held.set()
+            server.go_on.wait(WAIT_S)
+        self.send_response(302 if location else 404 if what == "none" else 200)
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        try:
+            self.wfile.write(body)
+        except OSError:
+            # The client has gone, as one that is stopped does.
+            self.close_connection = True
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    thread = threading.Thread(target=made.serve_forever)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.go_on.set()
+        made.shutdown()
+        thread.join()
+        made.server_close()
+
+
+def got(kit: Kit, *urls: str) -> list[ToolResult]:
+    results = list[ToolResult]()
+
+    async def agent(turn: AsyncTurn) -> None:
+        for url in urls:
+            results.append(await turn.call("http_get", url=url))
+
+    session = kit.session(agent, http_hosts=["127.0.0.1"])
+    run_id = say(session)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert session.run(run_id).error is None
+    check_rest(session)
+    return results
+
+
+def test_it_gets_what_a_named_host_has_and_asks_no_other(kit: Kit, server: Server) -> None:
+    results = got(
+        kit,
+        f"{server.url}/",
+        f"{server.url}/none",
+        f"{server.url}/again/1",
+        f"{server.url}/elsewhere",
+        server.url.replace("127.0.0.1", "localhost"),
+        "file:///etc/passwd",
+        server.url.replace("127", "me:secret@127"),
+        "http://127.0.0.1:1/",
+    )
+    assert [result.content for result in results[:3]] == [
+        "200 OK, text/plain; charset=utf-8\n\nhello",
+        "404 Not Found, text/plain; charset=utf-8\n\nhello",
+        "200 OK, text/plain; charset=utf-8\n\nhello",
+    ]
+    assert [result.is_error for result in results] == [False] * 3 + [True] * 5
+    for result in results[3:5]:
+        assert "this host may not be asked; expected 127.0.0.1; got localhost" in result.content
+    for result in results[5:7]:
+        assert "such a URL cannot be got" in result.content
+    assert "ConnectError" in results[7].content
+    assert server.asked == ["/", "/none", "/again/1", "/again/0", "/", "/elsewhere"]
+
+
+def test_l14_it_follows_redirects_and_returns_text_up_to_its_limits(kit: Kit, server: Server) -> None:
+    full, over, enough, one_more = got(
+        kit,
+        f"{server.url}/large/{GET_MAX_BYTES}",
+        f"{server.url}/large/{GET_MAX_BYTES + 1}",
+        f"{server.url}/again/{REDIRECTS_MAX - 1}",
+        f"{server.url}/again/{REDIRECTS_MAX}",
+    )
+    assert full.content.endswith("\n\n" + "x" * GET_MAX_BYTES)
+    assert over.content.endswith("x" * 80 + f"\n[the first {GET_MAX_BYTES} bytes; there are more]")
+    assert enough.content.endswith("hello")
+    assert one_more.is_error
+    assert f"too many redirects; expected at most {REDIRECTS_MAX}" in one_more.content
+
+
+def test_l1_a_stop_while_it_waits_ends_it_and_the_result_names_the_request(kit: Kit, server: Server) -> None:
+    async def agent(turn: AsyncTurn) -> None:
+        await turn.call("http_get", url=f"{server.url}/held/secret")
+
+    session = kit.session(agent, http_hosts=["*"])
+    run_id = say(session)
+    assert server.held.wait(WAIT_S)
+    stop(session)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    (ended,) = [event for event in check_rest(session) if event.kind == "tool.ended"]
+    assert "It had begun: GET 127.0.0.1 (not known to be done)" in ended.data["content"]
+    assert log(session)[-1].kind == "run.ended"
+    assert server.asked == ["/held/secret"]
+
+
+def test_hosts_are_names(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match=r"'http_hosts' has an invalid value"):
+        Config(state_dir=tmp_path, http_hosts="example.org")
