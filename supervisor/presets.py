@@ -26,6 +26,7 @@ ACP: Final = "countermand.programs.acp:answer"
 
 PRESETS: Final = {
     "acp": Preset(ACP, ()),
+    "anthropic": Preset("countermand.models.messages:answer", None),
     "claude-code": Preset("countermand.programs.claude_code:answer", ("claude",)),
     "codex": Preset("countermand.programs.codex:answer", ("codex", "app-server")),
     "gemini": Preset(ACP, ("gemini", "--acp")),

@@ -16,14 +16,17 @@ from tests.test_sdks import PYTHON
 
 
 class Preset(NamedTuple):
-    """A preset of a model: the format that it is asked in, and the variable with its key."""
+    """A preset of a model: the format that it is asked in, the path of its base_url, and further parameters."""
 
     provider: str
     path: str
-    key: str
+    options: dict[str, Any]
 
 
-PRESETS = {"openai": Preset("openai", "/v1", "OPENAI_API_KEY")}
+PRESETS = {
+    "openai": Preset("openai", "/v1", {}),
+    "anthropic": Preset("anthropic", "", {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
+}
 MOMENTS = ("first", "between", "tool", "retry", "approve")
 """In the first token, between tools, in a tool, in a wait before another request, while a person is asked."""
 
@@ -35,6 +38,7 @@ def options(preset: str, url: str, mark: str, **more: Any) -> dict[str, Any]:
         "model": "m",
         "base_url": url + PRESETS[preset].path,
         "instructions": INSTRUCTIONS,
+        "options": PRESETS[preset].options,
         "python": PYTHON,
         "ask": ["careful"],
         "spares": 0,

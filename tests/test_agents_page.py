@@ -22,7 +22,7 @@ __all__ = ["kit"]
 
 PAGE = (Path(__file__).parent.parent / "docs" / "agents.md").read_text()
 CODE = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-TABLES = [block for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE) if "[agents." in block]
+TABLES = [block for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", PAGE, re.MULTILINE) if "[agents" in block]
 
 
 @pytest.mark.parametrize("table", TABLES)
