@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from actors.errors import Invalid
 from supervisor.console.cli.agents import trial
 from supervisor.console.cli.common import Common
+from supervisor.console.cli.daemon import demo
 from supervisor.console.cli.root import root
 
 PROJECT = Path(__file__).parent.parent
@@ -106,8 +107,8 @@ def test_every_command_has_the_common_options_last_and_each_parameter_has_a_help
     assert all(one.help for one in leaf.params)
     everywhere = [name for name in ("state_dir", "agent", "socket", "verbose") if name in names]
     assert names[-len(everywhere) :] == everywhere
-    # A trial names its agent, and throws its state away.
-    assert everywhere[:2] == (["verbose"] if leaf is trial else ["state_dir", "agent"])
+    # A trial names its agent, and throws its state away. A demo has an agent of its own.
+    assert everywhere[:2] == {trial: ["verbose"], demo: ["state_dir"]}.get(leaf, ["state_dir", "agent"])
 
 
 def test_common_options_after_the_command_win_and_an_empty_one_is_given() -> None:

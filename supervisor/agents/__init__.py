@@ -1,1 +1,5 @@
-"""What ships: agents. `shell` runs each message as a script."""
+"""What ships: agents.
+
+shell.py      `shell`: runs each message as a script
+scripted.py   the agent of `countermand demo`, whose model is a script
+"""

@@ -7,7 +7,7 @@ chat.py         chat
 records.py      commands that read: thread, runs, receipts, ps, why, sessions, events
 requests.py     commands that act on a session: send, stop, kill
 agents.py       agents, agents reload, agents try
-daemon.py       the daemon's commands: serve, config, logs, doctor
+daemon.py       the daemon's commands: serve, config, logs, doctor; and demo, which has one of its own
 completions.py  the names of sessions and agents, and the ids of runs, which the shell offers after Tab
 completion.py   the shell's completion script: print it, install it
 

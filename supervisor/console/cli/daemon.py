@@ -127,3 +127,19 @@ def doctor(options: Common) -> int:
     from supervisor.console.commands.doctor import examine
 
     return examine(options.endpoint(), as_json=options.as_json)
+
+
+@click.command()
+@common(
+    json="Print one JSON document, with the steps, the receipts and the thread, and nothing else.", options=state_dir
+)
+def demo(options: Common) -> int:
+    """Show in some seconds what this is about: on real processes, without a model and without a network.
+
+    A model that is a script on this machine starts jobs that ignore SIGTERM. A message takes over, a Stop ends them,
+    and a daemon is ended by kill -9. It has a daemon of its own, in a temporary directory; with --state-dir that
+    directory, which has to be new or empty, is kept. The exit code is 1 if not everything is proven to have ended.
+    """
+    from supervisor.console.commands.demo import show_demo
+
+    return int(show_demo(options.state_dir, as_json=options.as_json))

@@ -13,7 +13,7 @@ from supervisor.console.cli import completion
 from supervisor.console.cli.agents import agents
 from supervisor.console.cli.chat import chat
 from supervisor.console.cli.common import Common
-from supervisor.console.cli.daemon import config, doctor, logs, serve
+from supervisor.console.cli.daemon import config, demo, doctor, logs, serve
 from supervisor.console.cli.options import STOPPED, everywhere
 from supervisor.console.cli.records import events, ps, receipts, runs, sessions, thread, why
 from supervisor.console.cli.requests import answer, kill, send, stop
@@ -76,7 +76,7 @@ def root(context: click.Context, state_dir: str | None, agent: str | None, socke
 
 
 for command in (
-    *(chat, thread, runs, receipts, ps, why, sessions, events),
+    *(chat, demo, thread, runs, receipts, ps, why, sessions, events),
     *(send, answer, stop, kill, agents, logs, doctor, serve, config),
 ):
     root.add_command(command)

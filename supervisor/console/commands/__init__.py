@@ -2,6 +2,7 @@
 
 send.py answer.py stop.py (and `kill`) events.py logs.py sessions.py thread.py runs.py receipts.py ps.py why.py
 agents.py        the agents of a daemon, and their reload
+demo.py          `demo`: a daemon of its own, and what it does to a stubborn agent
 trial.py         `agents try`: one message to one agent, without a daemon
 agent_check.py   the findings of `config check` about agents
 watch.py         the output of a run until its receipt, for `send` and `agents try`

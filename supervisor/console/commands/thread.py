@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from actors.errors import Invalid
 from actors.model import Message, MessageStatus, Role
@@ -47,6 +49,19 @@ def show_thread(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
     from rich.text import Text
 
     out = console()
+    print_messages(out, messages)
+    state = "parked" if facts.parked else "waiting"
+    for waits in waiting:
+        out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))
+        out.print(Text("  " + head(with_files(waits.content, waits.parts), 120)))
+    if not messages and not waiting:
+        out.print(Text("the thread is empty", style="dim"))
+
+
+def print_messages(out: Any, messages: Sequence[Message]) -> None:
+    """Print messages on a rich console."""
+    from rich.text import Text
+
     for message in messages:
         out.print(Text(_heading(message), style="bold" if message.role == Role.USER else "dim"))
         calls = [
@@ -62,12 +77,6 @@ def show_thread(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
         for name in message.attachments:
             if name not in files:
                 out.print(Text(f"  its bytes: --attachment {one_line(name)}", style="dim"), soft_wrap=True)
-    state = "parked" if facts.parked else "waiting"
-    for waits in waiting:
-        out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))
-        out.print(Text("  " + head(with_files(waits.content, waits.parts), 120)))
-    if not messages and not waiting:
-        out.print(Text("the thread is empty", style="dim"))
 
 
 def _heading(message: Message) -> str:
