@@ -57,3 +57,128 @@ async def pydantic_ai(turn: Any) -> Any:
     from countermand.adapters.pydantic_ai import run
 
     return await run(turn, with_pydantic_ai())
+
+
+@functools.cache
+def with_openai_agents() -> Any:
+    """Make the agent, once in a process."""
+    from agents import Agent, OpenAIResponsesModel, function_tool, set_tracing_disabled
+    from openai import AsyncOpenAI
+
+    set_tracing_disabled(disabled=True)
+
+    @function_tool  # type: ignore[untyped-decorator]
+    async def note(text: str) -> str:
+        """Note a text."""
+        return await work(text)
+
+    @function_tool(needs_approval=True)  # type: ignore[untyped-decorator]
+    async def wipe(text: str) -> str:
+        """Wipe a text."""
+        return await work(text)
+
+    model = OpenAIResponsesModel("m", AsyncOpenAI(base_url=url() + "/v1", api_key="none"))
+    return Agent(name="openai_agents", model=model, tools=[note, wipe])
+
+
+async def openai_agents(turn: Any) -> Any:
+    """With openai-agents, and a session of its own on disk."""
+    from agents import SQLiteSession
+    from countermand.adapters.openai_agents import run
+
+    session = SQLiteSession(turn.address.session, Path(os.environ["NOTES"], "sessions.db"))
+    try:
+        return await run(turn, with_openai_agents(), session=session)
+    finally:
+        session.close()
+
+
+async def triage(turn: Any) -> Any:
+    """With openai-agents: an agent that hands over."""
+    from agents import Agent
+    from countermand.adapters.openai_agents import run
+
+    other = with_openai_agents()
+    return await run(turn, Agent(name="triage", model=other.model, handoffs=[other]))
+
+
+def chat_model() -> Any:
+    """Return a chat model of LangChain, made as the packages of providers make theirs."""
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import AIMessageChunk, convert_to_openai_messages
+    from langchain_core.outputs import ChatGenerationChunk
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+    from openai import AsyncOpenAI
+
+    client = AsyncOpenAI(base_url=url() + "/v1", api_key="none")
+
+    class Model(BaseChatModel):  # type: ignore[misc]
+        @property
+        def _llm_type(self) -> str:
+            return "m"
+
+        def bind_tools(self, tools: Any, **_: Any) -> Any:
+            return self.bind(tools=[convert_to_openai_tool(one) for one in tools])
+
+        def _generate(self, *_: Any, **__: Any) -> Any:
+            raise NotImplementedError
+
+        async def _astream(self, messages: Any, *_: Any, tools: Any, **__: Any) -> Any:
+            # No text is none.
+            given = [{**one, "content": one["content"] or None} for one in convert_to_openai_messages(messages)]
+            asked = {"model": "m", "messages": given, "tools": tools}
+            async for chunk in await client.chat.completions.create(**asked, stream=True):
+                message = AIMessageChunk(content="")
+                for choice in chunk.choices:
+                    message.content = choice.delta.content or ""
+                    for call in choice.delta.tool_calls or ():
+                        part = {"name": call.function.name, "args": call.function.arguments}
+                        message.tool_call_chunks.append({**part, "id": call.id, "index": call.index})
+                if chunk.usage:
+                    read, said = chunk.usage.prompt_tokens, chunk.usage.completion_tokens
+                    used = {"input_tokens": read, "output_tokens": said, "total_tokens": read + said}
+                    message.usage_metadata = used
+                yield ChatGenerationChunk(message=message)
+
+    return Model()
+
+
+@functools.cache
+def with_langgraph() -> Any:
+    """Make the graph, once in a process: with a checkpointer, and a tool that asks."""
+    from langchain_core.tools import tool
+    from langgraph.checkpoint.memory import InMemorySaver
+    from langgraph.graph import START, MessagesState, StateGraph
+    from langgraph.prebuilt import ToolNode, tools_condition
+    from langgraph.types import interrupt
+
+    @tool  # type: ignore[untyped-decorator]
+    async def note(text: str) -> str:
+        """Note a text."""
+        return await work(text)
+
+    @tool  # type: ignore[untyped-decorator]
+    async def wipe(text: str) -> str:
+        """Wipe a text."""
+        return await work(text) if interrupt("May it be wiped?") == "yes" else "no"
+
+    chat = chat_model().bind_tools([note, wipe])
+
+    async def model(state: Any) -> Any:
+        return {"messages": [await chat.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node(model)
+    graph.add_node("tools", ToolNode([note, wipe]))
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", tools_condition)
+    graph.add_edge("tools", "model")
+    return graph.compile(InMemorySaver())
+
+
+async def langgraph(turn: Any) -> Any:
+    """With LangGraph."""
+    from countermand.adapters.langgraph import run
+
+    state = await run(turn, with_langgraph())
+    return state["messages"][-1].text

@@ -216,6 +216,10 @@ class _Handler(BaseHTTPRequestHandler):
             )
             self._send(provider.answer(SAID if calls else DONE, calls))
             return
+        if point == "handoff":
+            handoffs: Calls = [("transfer_to_openai_agents", {})] if len(case.requests) == 1 else []
+            self._send(provider.answer(SAID if handoffs else DONE, handoffs))
+            return
         if len(case.requests) > 1:
             # Behind the results, before the first byte.
             case.reached.set()

@@ -25,7 +25,7 @@ __all__ = ["kit", "sdks"]
 
 pytestmark = pytest.mark.timeout(INSTALL_S)
 
-AGENTS = ("pydantic_ai",)
+AGENTS = ("langgraph", "openai_agents", "pydantic_ai")
 of_agents = pytest.mark.parametrize("agent", AGENTS)
 PLAYS_S = 600
 PAGE = (ROOT / "docs" / "agents.md").read_text()
@@ -88,9 +88,12 @@ def test_the_example_of_the_page_answers_with_its_tool(
         if f"adapters.{agent} " in code
     )
     (tmp_path / "my_agents.py").write_text(code)
+    (tmp_path / "my_models.py").write_text("from tests.adapted_agents import chat_model\n\nchat = chat_model()\n")
     (tmp_path / "words.txt").write_text("what is in the file")
-    env = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "none", "MODEL": "openai-chat:m"}
-    session = start(kit, agent, hosts(kit, url, "my_agents:answer", tmp_path, **env)).session("s")
+    env = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_KEY": "none", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    session = start(kit, agent, hosts(kit, url, "my_agents:answer", tmp_path, MODEL="openai-chat:m", **env)).session(
+        "s"
+    )
     name = f"{agent}-page-read"
     served[name] = Case()
     asked = session.ask(NewMessage(content=f"[case {name}] Read [file {tmp_path}/words.txt]")).run_id or ""

@@ -1,7 +1,9 @@
 """Adapters: agents that are written with a framework, as they are, as agents of Countermand.
 
-    gate.py          gated: a tool of a framework, called as a call of the run
-    pydantic_ai.py   pydantic-ai
+    gate.py            what a framework does, as the run does it: it calls a tool, asks a person, hands over
+    langgraph.py       LangGraph
+    openai_agents.py   openai-agents
+    pydantic_ai.py     pydantic-ai
 
 An agent's file imports `run` from the module of its framework: ``from countermand.adapters.pydantic_ai import run``. In
 a host `countermand` is the package of the runtime, and this is a package in it. In a supervisor's process `countermand`

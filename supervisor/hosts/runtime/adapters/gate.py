@@ -1,11 +1,12 @@
-"""The gate: a tool of a framework, called as a call of the run."""
+"""The gate: what a framework does, as the run does it: it calls a tool, asks a person, hands over."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from countermand import Refused
+from countermand import CountermandError, Refused
 
 
 async def gated(
@@ -20,3 +21,28 @@ async def gated(
         return await turn.gate(name, arguments, function, **more)
     except Refused as refused:
         return refused.result.content
+
+
+async def asked(turn: Any, question: str) -> str:
+    """Ask a person; returns the answer, or why there is none."""
+    try:
+        return str(await turn.ask(question))
+    except Refused as refused:
+        return str(refused.result.content)
+
+
+async def hand_off(turn: Any, agent: str) -> None:
+    """Hand the session over to the agent of this name, if Countermand has one; else only this turn is handed over."""
+    try:
+        await turn.hand_off(agent)
+    except CountermandError as error:
+        if error.code not in ("not_found", "invalid"):
+            raise
+
+
+def altered(one: Any, **attributes: Any) -> Any:
+    """Return a copy of an object of a framework with other attributes: those of its user stay as they are."""
+    made = copy.copy(one)
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
