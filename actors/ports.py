@@ -122,8 +122,16 @@ class Executor(Protocol):
         on in spite of its cancel. On a busy machine a cancel may arrive much later than it was sent.
         """
 
-    def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
-        """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""
+    def adopt(self, key: str, owner: ActorRef[Any], *, anew: bool = False) -> bool:
+        """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown.
+
+        Args:
+            key: of the execution.
+            owner: receives the reports.
+            anew: an earlier actor of the run has failed, or its session's has, and `owner` replaces it. What is older
+                than `owner` cannot adopt the execution from here on: the earlier actor may not know yet that it is
+                replaced, and would take the reports away.
+        """
 
     def token(self, key: str) -> CancelToken | None:
         """Return the token of an execution that was started and not forgotten; None if there is none.
@@ -161,11 +169,13 @@ class Strays(Protocol):
         has ended, and it is killed at the deadline.
         """
 
-    def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
+    def adopt(
+        self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = (), *, anew: bool = False
+    ) -> None:
         """Report StrayFound and StrayEnded of the run to `owner` from now on; known strays are reported again.
 
-        `claimed` are strays on record. For one that is unknown here an end is reported: its process ended with the
-        supervisor that it was in, or is ended now.
+        `anew`: see `Executor.adopt`. `claimed` are strays on record. For one that is unknown here an end is reported:
+        its process ended with the supervisor that it was in, or is ended now.
         """
 
     def end(self, address: Address, grace_s: float) -> None:
@@ -283,14 +293,14 @@ class Processes(Protocol):
         A process of it that has chosen another value keeps that. Unknown ids, and trees that have ended, are ignored.
         """
 
-    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "", *, anew: bool = False) -> None:
         """Report to `owner` from now on, and repeat what it may have missed, in order: start, exit, survivors, end.
 
         For an id that this instance never spawned, the ledger of its warden is read: ProcessEnded follows when that
         warden is done, or it says that nothing was found.
 
         `session`: to which it belongs from now on, if it was spawned for none; see `kill_session`. Of a child run it is
-        where that runs.
+        where that runs. `anew`: see `Executor.adopt`.
         """
 
     def read_output(self, process_id: str) -> None:

@@ -19,6 +19,7 @@ from pykka._envelope import Envelope
 from actors.errors import CountermandError, QueueFull, StoreUnavailable
 from actors.kernel.actor import tell
 from actors.kernel.future import ReplyFuture
+from actors.kernel.succession import Succession
 from actors.messages import (
     AdoptChild,
     AskChild,
@@ -90,12 +91,12 @@ class ChildRuns:
         """See `Processes.set_nice`."""
         self._trees.set_nice(process_id, nice)
 
-    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "", *, anew: bool = False) -> None:
         """See `Processes.adopt`."""
         if _is_run(process_id):
-            self._tell(AdoptChild(process_id, owner, session))
+            self._tell(AdoptChild(process_id, owner, session, anew))
         else:
-            self._trees.adopt(process_id, owner, session)
+            self._trees.adopt(process_id, owner, session, anew=anew)
 
     def read_output(self, process_id: str) -> None:
         """See `Processes.read_output`."""
@@ -128,11 +129,12 @@ class _Linked:
     parent: the session whose run it is a part of.
     """
 
-    __slots__ = ("asked", "failed", "link", "owner", "parent")
+    __slots__ = ("asked", "failed", "link", "owner", "parent", "succession")
 
     def __init__(self, link: ChildLink, owner: ActorRef[Any], parent: str = "") -> None:
         self.link = link
         self.owner = owner
+        self.succession = Succession()
         self.parent = parent
         self.asked = 0
         self.failed = 0
@@ -201,6 +203,8 @@ class ChildLinks:
     def _adopt(self, adopt: AdoptChild) -> None:
         linked, at = self._linked.get(adopt.run_id), self._clock.wall()
         if linked is not None:
+            if not linked.succession.admits(adopt.owner, anew=adopt.anew):
+                return
             linked.owner = adopt.owner
             self._say(linked, linked.link.news(at))
         elif not adopt.session:
@@ -211,6 +215,7 @@ class ChildLinks:
             reason = "the supervisor ended, and the run that it belongs to with it"
             gone = Provenance(source="supervisor.recovery", reason=reason, initiated_at=at)
             linked = _Linked(ChildLink(adopt.run_id, adopt.session, None, stop=gone), adopt.owner)
+            linked.succession.admits(adopt.owner, anew=adopt.anew)
             self._linked[adopt.run_id] = linked
             self._ask(linked)
 

@@ -35,6 +35,7 @@ from pykka import ActorRef
 from actors.errors import described
 from actors.gate.token import CancelToken
 from actors.kernel.actor import tell
+from actors.kernel.succession import Succession
 from actors.messages import ExecutionEnded
 from actors.model import How, Isolation
 from actors.ports import Clock
@@ -55,6 +56,7 @@ class _Execution:
     session: str = ""
     ended: ExecutionEnded | None = None
     forgotten: bool = False
+    succession: Succession = field(default_factory=Succession)
     isolation: Isolation = Isolation.TASK
     token: CancelToken | None = None
     context: Context | None = None
@@ -62,9 +64,11 @@ class _Execution:
     cancelled_at: float | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def adopt(self, owner: ActorRef[Any]) -> None:
-        """Report to `owner` from now on; an end that has happened is reported again."""
+    def adopt(self, owner: ActorRef[Any], *, anew: bool) -> None:
+        """See `actors.ports.Executor.adopt`."""
         with self.lock:
+            if not self.succession.admits(owner, anew=anew):
+                return
             self.owner, self.forgotten = owner, False
             if self.ended is not None:
                 tell(owner, self.ended)
@@ -182,14 +186,14 @@ class ThreadExecutor:
         _soon(loop, execution.cancel, again_s)
         return True
 
-    def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
-        """Report to `owner` from now on; an end that has happened is reported again. False: the key is unknown."""
+    def adopt(self, key: str, owner: ActorRef[Any], *, anew: bool = False) -> bool:
+        """See `actors.ports.Executor.adopt`."""
         with self._lock:
             execution = self._executions.get(key) or _ON_THREADS.get(key)
             if execution is None:
                 return False
             self._keep(execution)
-        execution.adopt(owner)
+        execution.adopt(owner, anew=anew)
         return True
 
     def token(self, key: str) -> CancelToken | None:

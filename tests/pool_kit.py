@@ -102,7 +102,7 @@ class Trees:
     def kill_session(self, session: str, grace_s: float) -> None:
         raise AssertionError("the pool kills hosts one by one")
 
-    def adopt(self, process_id: str, owner: Any, session: str = "") -> None:
+    def adopt(self, process_id: str, owner: Any, session: str = "", *, anew: bool = False) -> None:
         raise AssertionError("the pool adopts nothing")
 
     def read_output(self, process_id: str) -> None:

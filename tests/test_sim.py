@@ -1518,6 +1518,63 @@ REGRESSIONS = {
             ("repeat", 6),
         ),
     ),
+    # The actor of a run whose session's had failed began its first turn when its successor had taken over its host.
+    "a run is closed as its session fails before its own actor has had a turn": Schedule(
+        827356322336,
+        Settings(agent="scripted", children_depth_max=1),
+        (
+            ("new", "hand=60,children=1", None, "user", True, None),
+            (
+                "at",
+                "t",
+                (
+                    "new",
+                    "serve=60 effect=1 delegate=scripted/say:2+write:1+say:1 say=1 files=2",
+                    "enqueue",
+                    "user",
+                    True,
+                    0.0,
+                ),
+            ),
+            ("steps", 60),
+            (
+                "at",
+                "t",
+                (
+                    "new",
+                    "files=1 delegate=nobody@s/delegate:other/say;1*write;1 effect=3 delegate=nobody@t/forever deaf=9",
+                    "interrupt",
+                    "user",
+                    True,
+                    None,
+                ),
+            ),
+            ("hold", True),
+            ("steps", 30),
+            ("steps", 60),
+            ("new", "say=1", None, "user", True, None),
+            ("new", "say=1", None, "user", True, None),
+            ("steps", 18),
+            ("poison", 0, 3, False),
+            ("steps", 9),
+            ("stop", "immediate", 1, "withdraw", "session", "bot", None),
+            ("new", "say=1", None, "user", True, None),
+        ),
+    ),
+    # Its part had ended with the fence, so the successor of the run's actor did not ask for its end.
+    "a call that never began ends as the actor of its run fails": Schedule(
+        24676221688,
+        Settings(agent="scripted"),
+        (
+            ("answer", 0, False),
+            ("steps", 7),
+            ("new", "draws=1", None, "user", True, None),
+            ("steps", 9),
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("steps", 20),
+            ("poison", 1, 0, True),
+        ),
+    ),
     # The simulator took a Stop that its session's actor forgot as it failed for one that ended nothing.
     "a child run is ended by a Stop that is forgotten with an actor": Schedule(
         1754005739,

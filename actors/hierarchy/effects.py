@@ -35,6 +35,7 @@ from actors.protocol.step import (
     AnswerRequest,
     CloseCall,
     EndTrees,
+    ForgetEnded,
     ForgetPart,
     ForgetSession,
     ForgetStop,
@@ -180,6 +181,8 @@ class Effects:
                 self._ports.publisher.ephemeral(effect.event)
             case ForgetPart():
                 self._forget_part(effect)
+            case ForgetEnded():
+                self._live.forget_ended(effect.parts, effect.runs)
             case ForgetSession():
                 self._forget_session()
             case AdoptRun():

@@ -7,6 +7,7 @@ incarnation: a protocol that knows nothing yet, and an id which its batches and 
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 
 import msgspec
 
@@ -60,6 +61,17 @@ class Incarnation:
         self.protocol = self._new_protocol()
         self.id = self._ports.ids.new("inc")
         self.phase = Phase.SERVING
+
+    def forget_ended(self, parts: Collection[str] = (), runs: Collection[str] = ()) -> None:
+        """Forget in the ports what has ended and is closed on record, but for these parts, and strays of these runs.
+
+        Whoever was to do that, after the commit of the end, may be gone. What is open is not forgotten.
+        """
+        state, ports = self.protocol.state, self._ports
+        kept = state.open_parts().union(parts)
+        ports.executor.forget_ended(self.session, kept)
+        ports.processes.forget_ended(self.session, kept)
+        ports.strays.forget_ended(self.session, state.open_runs().union(runs))
 
     def status(self) -> SessionStatus:
         """The session as it is now."""

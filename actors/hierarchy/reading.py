@@ -92,7 +92,9 @@ class Reading:
             at = self._ports.clock.wall()
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
         self._restore(snapshot)
-        self._forget_ended(snapshot)
+        # A row that cannot be read may be that of an open part.
+        if not snapshot.left_out:
+            self._live.forget_ended()
         self._decide_what_waits()
 
     def committed(self, number: int) -> None:
@@ -138,21 +140,6 @@ class Reading:
         self._restored_by = self._batches.number
         if not self._batches.sent:
             self._outage.over()
-
-    def _forget_ended(self, snapshot: Snapshot) -> None:
-        """Forget in the ports what has ended and is closed on record.
-
-        The last incarnation may not have come to that: it is done after the commit. What is open is adopted, and
-        reported again. A row that cannot be read may be that of an open part: then nothing is forgotten.
-        """
-        if snapshot.left_out:
-            return
-        state, session = self._live.protocol.state, self._live.session
-        parts = state.open_parts()
-        runs = {record.id for record in state.records() if record.open_parts()}
-        self._ports.executor.forget_ended(session, parts)
-        self._ports.processes.forget_ended(session, parts)
-        self._ports.strays.forget_ended(session, runs)
 
     def _decide_what_waits(self) -> None:
         """Decide the requests that waited, in order.

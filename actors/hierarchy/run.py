@@ -552,7 +552,8 @@ class RunActor(Actor):
         if not claim_for_run_end(self._cells.get(process_id)):
             # It was handed over: the session has it.
             return
-        self._ports.processes.adopt(process_id, self.actor_ref, child or self._address.session)
+        session = child or self._address.session
+        self._ports.processes.adopt(process_id, self.actor_ref, session, anew=self._adoption is not None)
         self._ports.processes.kill(process_id, grace_s, self._address.session)
 
     def _adopt(self, adoption: Adoption) -> None:
@@ -562,14 +563,14 @@ class RunActor(Actor):
         executor = self._ports.executor
         # Before the executions: what they have started is known before their ends are.
         self._strays.update(row.process_id for row in adoption.strays)
-        self._ports.strays.adopt(self._address, self.actor_ref, adoption.strays)
+        self._ports.strays.adopt(self._address, self.actor_ref, adoption.strays, anew=True)
         if adoption.agent:
-            if executor.adopt(self._address.run, self.actor_ref):
+            if executor.adopt(self._address.run, self.actor_ref, anew=True):
                 self._agent_running = True
             else:
                 self.tell_parent(RunFinished(self._address, How.GONE, at, error=GONE))
         for call_id in adoption.calls:
-            if executor.adopt(call_id, self.actor_ref):
+            if executor.adopt(call_id, self.actor_ref, anew=True):
                 self._executions.add(call_id)
             else:
                 self.tell_parent(CallEnded(self._address.of_call(call_id), How.GONE, at, None, note=GONE))

@@ -79,7 +79,7 @@ class RunHost:
     def adopt(self, process_id: str) -> None:
         """An earlier actor of the run has left this host: the run's actor hears its news."""
         self.id = process_id
-        self._ports.processes.adopt(process_id, self._owner.actor_ref, self._address.session)
+        self._ports.processes.adopt(process_id, self._owner.actor_ref, self._address.session, anew=True)
 
     def hear(self, news: ProcessNews) -> None:
         """A report from the processes port itself: pass it to the hosts port, which ignores those on other trees."""

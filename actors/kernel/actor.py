@@ -60,6 +60,7 @@ A = TypeVar("A", bound="Actor")
 # Not refusals: the handler itself is wrong, and may have changed anything.
 DEFECTS: Final = (BlockingAskError, InvalidTransition)
 
+URN: Final = "urn:actor:"
 _numbers = itertools.count(1)
 # Reentrant: a signal handler or a finalizer may wait on a thread that holds it.
 _waiting = threading.RLock()
@@ -142,7 +143,7 @@ class Actor(PykkaActor):
         requests_max: int = REQUESTS_MAX,
     ) -> None:
         # Pykka's own __init__ is not called: its random urn and its Event cost more than the rest of the actor.
-        self.actor_urn = f"urn:actor:{next(_numbers)}"
+        self.actor_urn = f"{URN}{next(_numbers)}"
         own_hook = type(self).on_undelivered is not Actor.on_undelivered
         undelivered = self.on_undelivered if own_hook else _log_undelivered
         self._mailbox = Mailbox(self, dispatcher, requests_max, undelivered)
@@ -430,6 +431,16 @@ class Actor(PykkaActor):
     ) -> None:
         """End as failed. Only in a turn."""
         self._fail(exception_value or RuntimeError(f"{exception_type} with no value"))
+
+
+def made_before(one: ActorRef[Any], other: ActorRef[Any]) -> bool:
+    """Return True if an actor was made before another one, in this process. Only for refs of this kernel's actors."""
+    return _number(one) < _number(other)
+
+
+def _number(ref: ActorRef[Any]) -> int:
+    number = ref.actor_urn.removeprefix(URN)
+    return int(number) if number.isdigit() else 0
 
 
 def tell(ref: ActorRef[Any], message: object) -> None:

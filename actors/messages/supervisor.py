@@ -126,11 +126,15 @@ class EndChildren(Command, frozen=True):
 
 
 class AdoptChild(Command, frozen=True):
-    """Report to `owner` from now on, all anew. `session`: where the run is, if an earlier supervisor started it."""
+    """Report to `owner` from now on, all anew. `session`: where the run is, if an earlier supervisor started it.
+
+    `anew`: see `actors.ports.Executor.adopt`.
+    """
 
     run_id: str
     owner: ActorRef[Any]
     session: str
+    anew: bool
 
 
 class ForgetChild(Command, frozen=True):

@@ -47,6 +47,7 @@ from actors.protocol.run_record import AGENT, Part, RunRecord
 from actors.protocol.state import LATE_KEPT_MAX, SessionState
 from actors.protocol.step import (
     AdoptRun,
+    ForgetEnded,
     HaltRun,
     OpenBarrier,
     RefuseSave,
@@ -452,6 +453,9 @@ class Runs:
 
     def lost(self, run_id: str, failure: str | None) -> None:
         """A run's actor is gone. If its run was open it has failed; what it had running is taken over."""
+        if failure is not None:
+            # It was to hear the ends of what a fence had closed, and nobody asks for these again.
+            self._state.step.later.append(ForgetEnded(self._state.open_parts(), self._state.open_runs()))
         record = self._state.record(run_id)
         if record is None:
             return

@@ -410,10 +410,14 @@ class SessionState:
         record = self.record(address.run)
         return record.parts.get(address.call or AGENT) if record is not None else None
 
-    def open_parts(self) -> set[str]:
+    def open_parts(self) -> frozenset[str]:
         """Return the ids under which the ports have what is open: parts of runs, and trees of the session."""
         parts = [(record, part) for record in self.records() for part in record.open_parts()]
-        return {record.id if part.id == AGENT else part.id for record, part in parts} | set(self.owned)
+        return frozenset(record.id if part.id == AGENT else part.id for record, part in parts).union(self.owned)
+
+    def open_runs(self) -> frozenset[str]:
+        """Return the ids of the runs that have open parts."""
+        return frozenset(record.id for record in self.records() if record.open_parts())
 
     # ── Made from the settings ───────────────────────────────────────────────────────────────────────
 

@@ -113,6 +113,17 @@ class ForgetPart(Struct, frozen=True):
     key: str
 
 
+class ForgetEnded(Struct, frozen=True):
+    """The actor of a run is gone, and with it what it was to have forgotten: forget all in the session that has ended.
+
+    parts, runs: those that were open when this was decided are not forgotten, since their ends may not be on record
+        yet. Nor are those that are open by then.
+    """
+
+    parts: frozenset[str]
+    runs: frozenset[str]
+
+
 class ForgetSession(Struct, frozen=True):
     """The deletion of the session is durable: its files outside of the store are deleted too."""
 
@@ -195,6 +206,7 @@ Later: TypeAlias = (
     | ReturnCredit
     | ShowEphemeral
     | ForgetPart
+    | ForgetEnded
     | ForgetSession
     | AdoptRun
     | SpawnOwn

@@ -9,6 +9,7 @@ from typing import Any
 from pykka import ActorRef
 
 from actors.kernel.actor import tell
+from actors.kernel.succession import Succession
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, PartKind
 from supervisor.containment.guard import procfs
@@ -32,6 +33,7 @@ class Run:
         "open",
         "owner",
         "strays",
+        "succession",
     )
 
     def __init__(self, address: Address, lock: threading.RLock) -> None:
@@ -39,6 +41,7 @@ class Run:
         # Of the `Strays` that has it.
         self.lock = lock
         self.owner: ActorRef[Any] | None = None
+        self.succession = Succession()
         self.begun = procfs.ticks_now()
         # How many executions of it have begun and not ended.
         self.open = 0

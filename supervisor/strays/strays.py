@@ -101,10 +101,14 @@ class Strays:
             return elsewhere
         return as_task if isolation is Isolation.TASK else as_thread
 
-    def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
+    def adopt(
+        self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = (), *, anew: bool = False
+    ) -> None:
         """Send reports to `owner` from now on; see the port."""
         with self._lock:
             run = self._run(address)
+            if not run.succession.admits(owner, anew=anew):
+                return
             run.owner, run.forgotten = owner, False
             for stray in list(run.strays.values()):
                 run.tell_all(stray)

@@ -168,11 +168,13 @@ class SimExecutor:
         self._loop.call_soon(execution.cancel, again_s)
         return True
 
-    def adopt(self, key: str, owner: ActorRef[Any]) -> bool:
+    def adopt(self, key: str, owner: ActorRef[Any], *, anew: bool = False) -> bool:
         """From here on tell `owner`; an end that has happened is told again."""
         execution = self._executions.get(key)
         if execution is None:
             return False
+        if not execution.succession.admits(owner, anew=anew):
+            return True
         execution.owner, execution.forgotten = owner, False
         if execution.ended is not None:
             _tell(owner, execution.ended)

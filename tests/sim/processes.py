@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorDeadError
 
+from actors.kernel.succession import Succession
 from actors.messages import (
     OutputRead,
     ProcessEnded,
@@ -102,6 +103,7 @@ class _Tree:
     command: Command
     owner: ActorRef[Any]
     session: str = ""
+    succession: Succession = field(default_factory=Succession)
     todo: deque[Callable[[], None]] = field(default_factory=deque)
     pid: int | None = None
     started_at: float = 0.0
@@ -191,14 +193,17 @@ class SimProcesses:
     def set_nice(self, process_id: str, nice: int) -> None:
         """Virtual time has no processor to share."""
 
-    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "", *, anew: bool = False) -> None:
         """From here on tell `owner`; an unknown id is looked up in the ledgers."""
         tree = self._trees.get(process_id)
         if tree is None:
             tree = _Tree(process_id, Command(), owner, session)
+            tree.succession.admits(owner, anew=anew)
             tree.dead = True
             self._trees[process_id] = tree
             self._look(tree)
+            return
+        if not tree.succession.admits(owner, anew=anew):
             return
         tree.owner, tree.session = owner, tree.session or session
         for report in (tree.started, tree.exited, tree.remaining, tree.ended):

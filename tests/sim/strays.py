@@ -6,12 +6,14 @@ says: things that end by themselves, when they are told, when they are killed, o
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from pykka import ActorDeadError
 
+from actors.kernel.succession import Succession
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How, Isolation, PartKind
 from tests.sim.clock import SimClock
@@ -48,6 +50,7 @@ class SimStrays:
         self._clock = clock
         self.random = random
         self._owners: dict[str, ActorRef[Any]] = {}
+        self._successions: defaultdict[str, Succession] = defaultdict(Succession)
         self._strays: dict[str, _Stray] = {}
         self._ending: dict[str, float] = {}
         self._count = 0
@@ -70,8 +73,12 @@ class SimStrays:
 
         return leaving
 
-    def adopt(self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = ()) -> None:
+    def adopt(
+        self, address: Address, owner: ActorRef[Any], claimed: Sequence[ProcessRow] = (), *, anew: bool = False
+    ) -> None:
         """From here on tell `owner`; what is known is told again, and the end of what is not."""
+        if not self._successions[address.run].admits(owner, anew=anew):
+            return
         self._owners[address.run] = owner
         self._forgotten.discard(address.run)
         for stray in [one for one in self._strays.values() if one.found.address.run == address.run]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from loguru import logger
 
+from actors.kernel.succession import Succession
 from supervisor.by_session import BySession
 from supervisor.containment.guard import cgroups, ledger, procfs
 from supervisor.containment.guard.ledger import Ledger
@@ -47,6 +48,7 @@ class Adoption:
         self.process_id = process_id
         self.session = session
         self.owner = owner
+        self.succession = Succession()
         self.path = path
         self.since = since
         self.alarm: Alarm | None = None
@@ -105,19 +107,23 @@ class Adoptions:
             else:
                 self._begin(process_id, None, unnamed=True)
 
-    def adopt(self, process_id: str, owner: ActorRef[Any] | None, session: str = "") -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any] | None, session: str = "", *, anew: bool = False) -> None:
         """Report the end of a tree to `owner`, after ending its orphans; None: no actor asks for a report.
 
-        `session`: to which the tree belongs.
+        `session`: to which the tree belongs. `anew`: see `actors.ports.Executor.adopt`.
         """
         adoption = self._by_id.get(process_id)
         if adoption is not None:
+            if owner is not None and not adoption.succession.admits(owner, anew=anew):
+                return
             adoption.owner, adoption.session = owner, session
             adoption.size = -1
             if adoption.report is not None:
                 tell(owner, adoption.report)
             return
-        self._begin(process_id, owner, session)
+        adoption = self._begin(process_id, owner, session)
+        if owner is not None:
+            adoption.succession.admits(owner, anew=anew)
 
     def reported(self, session: str) -> list[str]:
         """Return the ids of a session's trees that are proven gone, and whose ledgers are kept until `forget`."""
@@ -137,12 +143,15 @@ class Adoptions:
                 adoption.alarm.cancel()
         self._by_id.clear()
 
-    def _begin(self, process_id: str, owner: ActorRef[Any] | None, session: str = "", *, unnamed: bool = False) -> None:
+    def _begin(
+        self, process_id: str, owner: ActorRef[Any] | None, session: str = "", *, unnamed: bool = False
+    ) -> Adoption:
         path = self._warden_dir.ledger(process_id)
         adoption = Adoption(process_id, owner, path, self._clock.monotonic(), session)
         adoption.unnamed = unnamed
         self._by_id[process_id] = adoption
         self._look(adoption)
+        return adoption
 
     # ── Looking ───────────────────────────────────────────────────────────────────────────────────
 

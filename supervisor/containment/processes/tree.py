@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from actors.kernel.succession import Succession
 from supervisor.by_session import BySession
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Tree:
         # Random, so that only a process that inherited it has it.
         self.marker = f"{process_id}:{os.urandom(8).hex()}"
         self.owner = owner
+        self.succession = Succession()
         self.path = path
         self.output = output
         self.spool = spool

@@ -189,9 +189,9 @@ class ProcessTrees:
         """See `actors.ports.Processes.set_nice`. The warden does it, with the daemon's rights."""
         self._reactor.post(lambda: self._set_nice(process_id, nice))
 
-    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "") -> None:
+    def adopt(self, process_id: str, owner: ActorRef[Any], session: str = "", *, anew: bool = False) -> None:
         """See `actors.ports.Processes.adopt`."""
-        self._reactor.post(lambda: self._adopt(process_id, owner, session))
+        self._reactor.post(lambda: self._adopt(process_id, owner, session, anew=anew))
 
     def read_output(self, process_id: str) -> None:
         """See `actors.ports.Processes.read_output`."""
@@ -247,7 +247,7 @@ class ProcessTrees:
     def _spawn(self, process_id: str, spec: SpawnSpec, owner: ActorRef[Any], session: str, given: Given) -> None:
         if process_id in self._trees.by_id:
             given.close()
-            self._adopt(process_id, owner, session)
+            self._adopt(process_id, owner, session, anew=False)
         else:
             self._launcher.spawn(process_id, spec, owner, session, given)
 
@@ -272,10 +272,12 @@ class ProcessTrees:
             with suppress(OSError):
                 tree.sock.send(encode({"word": "nice", "nice": nice}))
 
-    def _adopt(self, process_id: str, owner: ActorRef[Any], session: str) -> None:
+    def _adopt(self, process_id: str, owner: ActorRef[Any], session: str, *, anew: bool) -> None:
         tree = self._trees.by_id.get(process_id)
         if tree is None:
-            self._adoptions.adopt(process_id, owner, session)
+            self._adoptions.adopt(process_id, owner, session, anew=anew)
+            return
+        if not tree.succession.admits(owner, anew=anew):
             return
         self._trees.belong_to(tree, session)
         tree.owner = owner

@@ -6,6 +6,7 @@ from typing import Final
 
 from actors.hierarchy.batches import Batches
 from actors.hierarchy.draining import Draining
+from actors.hierarchy.incarnation import Incarnation
 from actors.hierarchy.passivation import Passivation
 from actors.hierarchy.reading import Reading
 from actors.hierarchy.serving import Serving
@@ -61,15 +62,15 @@ SESSION_ACTOR: Final = (
         "L14",
         Reading,
         "loaded",
-        "self._forget_ended(snapshot)",
+        "self._live.forget_ended()",
         "pass",
     ),
     mutant(
         "strays that had ended are kept when a session is read anew",
         "L14",
-        Reading,
-        "_forget_ended",
-        "self._ports.strays.forget_ended(session, runs)",
+        Incarnation,
+        "forget_ended",
+        "ports.strays.forget_ended(self.session, state.open_runs().union(runs))",
         "pass",
     ),
     # ── SessionHosts ──
