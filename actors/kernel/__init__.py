@@ -6,6 +6,7 @@
     dispatcher.py   the worker threads; the dispatcher of tests, which has one thread and a seed
     future.py       replies
     each.py         Each: steps of which none keeps another from being done
+    succession.py   Succession: who is told what a port knows, when an actor is replaced
     waker.py        Waker: wakes one coroutine, from any thread
     registry.py     Pykka's registry, with a hash table for its list
     thread_role.py  threads that may not wait
