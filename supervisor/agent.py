@@ -62,8 +62,8 @@ class Agent:
         command: a program in any language, as for exec, which speaks the protocol of hosts (docs/host-protocol.md).
             With `preset`: the program that is meant, with its arguments.
         preset: a program of other people's, by name: ``claude-code``, ``codex``, ``gemini``, ``opencode``, or ``acp``:
-            any that speaks the Agent Client Protocol, which `command` names. Or a model: ``openai`` or
-            ``anthropic``, which is asked through the SDK of that name, in the environment of `python`.
+            any that speaks the Agent Client Protocol, which `command` names. Or a model: ``openai``,
+            ``openai-responses`` or ``anthropic``, which is asked through the vendor's SDK, which `python` has to have.
         model: the name of the model, as its provider has it.
         base_url: where it is; None: where the SDK says, or the variable of that SDK (``OPENAI_BASE_URL``).
         key_file: a file with the key and nothing else, which the host reads: so it has to be readable by `user`. None:

@@ -31,6 +31,7 @@ PRESETS: Final = {
     "codex": Preset("countermand.programs.codex:answer", ("codex", "app-server")),
     "gemini": Preset(ACP, ("gemini", "--acp")),
     "openai": Preset("countermand.models.chat:answer", None),
+    "openai-responses": Preset("countermand.models.responses:answer", None),
     "opencode": Preset(ACP, ("opencode", "acp")),
 }
 

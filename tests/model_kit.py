@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from actors import AsyncSpawn, tool
 from supervisor import SessionHandle
 from tests.ends_kit import said
-from tests.kit import log, until
+from tests.kit import WAIT_S, log
 from tests.model_server import SCRIPT
 from tests.scripted_moments import INSTRUCTIONS
 from tests.test_sdks import PYTHON
@@ -25,10 +26,20 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "openai": Preset("openai", "/v1", {}),
+    "openai-responses": Preset("responses", "/v1", {"reasoning": {"effort": "low"}}),
     "anthropic": Preset("anthropic", "", {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
 }
+POLL_S = 0.05
 MOMENTS = ("first", "between", "tool", "retry", "approve")
 """In the first token, between tools, in a tool, in a wait before another request, while a person is asked."""
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Poll a condition with a deadline, seldom: an SDK takes seconds to be imported, and each look costs something."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
+        time.sleep(POLL_S)
 
 
 def options(preset: str, url: str, mark: str, **more: Any) -> dict[str, Any]:

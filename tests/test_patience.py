@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 
 from supervisor.hosts.runtime.models.chat import spell
-from supervisor.hosts.runtime.models.model import ERROR_MAX_CHARS, KEY_MAX_BYTES, BrokenOff, Model, ModelFailed, call
+from supervisor.hosts.runtime.models.model import (
+    ERROR_MAX_CHARS,
+    KEY_MAX_BYTES,
+    BrokenOff,
+    Failed,
+    Model,
+    ModelFailed,
+    call,
+)
 from supervisor.hosts.runtime.models.patience import WAIT_MAX_S, WAITS_S, patiently
 
 LOCAL = {"base_url": "http://127.0.0.1:8080/v1"}
@@ -110,7 +118,7 @@ def test_an_sdk_that_is_not_there_is_named_with_what_to_do(monkeypatch: pytest.M
 # ── Patience ──────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("error", [APIError(503), APIError(429), BrokenOff("it has no end"), APIError()])
+@pytest.mark.parametrize("error", [APIError(503), APIError(429), BrokenOff("it has no end"), APIError(), Failed(None)])
 def test_what_passes_is_asked_again_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     turn = Turn()
     failed(monkeypatch, turn, error)
@@ -126,6 +134,8 @@ def test_what_passes_is_asked_again_so_often_and_no_more(monkeypatch: pytest.Mon
         (APIError(429, {"code": "insufficient_quota", "message": "no money"}), "429 no money"),
         (APIError(None, {"type": "invalid_request_error", "message": "odd"}), "odd"),
         (APIError(400, {"error": {"type": "x", "message": "prompt is too long"}}), "the thread is too long for"),
+        (Failed(SimpleNamespace(code="context_length_exceeded", message="so")), "the thread is too long for"),
+        (Failed(SimpleNamespace(code="invalid_prompt", message="odd")), "refused the request: odd"),
         (APIError(400, {"type": "exceed_context_size_error", "message": "so"}), "the thread is too long for"),
     ],
 )

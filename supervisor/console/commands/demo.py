@@ -41,7 +41,7 @@ from supervisor.console.render.words import cause, plural
 from supervisor.daemon.settings import PREFIX
 
 GRACE_S: Final = 0.5
-STEP_S: Final = 30.0
+STEP_S: Final = 60.0
 """How long one step may take; it is an error then."""
 LOOK_S: Final = 0.02
 JOBS: Final = 3
@@ -58,6 +58,15 @@ run = "supervisor.agents.scripted:answer"
 path = ['{{path}}']
 env = {{{{ {MARK} = "{{session}}" }}}}
 """
+
+WORDS: Final = {
+    "answered": "until it was answered: from then on nothing of that run counts, and none of its calls starts",
+    "proven": f"from then on to the proof that all its processes are dead; they had {GRACE_S} s to end by themselves",
+    "spoke": "from the message to the first text of the new run",
+    "gone": "until nothing that the daemon had was left",
+    "started": "until a new daemon answered, which files the receipt",
+}
+"""What is measured, by its name in the JSON."""
 
 BUILD, TEST, AGAIN, ASK = "Build it.", "No, test it.", "Build it after all.", "What has happened?"
 
@@ -145,7 +154,7 @@ class _Play:
         answered = time.monotonic() - asked
         steps = [self._ended(session, "taken over", first, answered)]
         speaks = self._at(second, "text") - self._at(second, "message")
-        steps[0].seconds["first text of the new run"] = round(speaks, 4)
+        steps[0].seconds["spoke"] = round(speaks, 4)
         self._out.step(steps[0], receipt=True)
         seen = self._jobs(second, 1)
         self._out.title("A Stop")
@@ -210,7 +219,7 @@ class _Play:
         gone, left = time.monotonic() - asked, len(self._daemon.alive())
         started = self._daemon.start()
         receipt = AttachedSession(self._daemon.api, self._daemon.session).receipt(run_id, timeout=STEP_S)
-        seconds = {"nothing left": round(gone, 4), "started again": round(started, 4)}
+        seconds = {"gone": round(gone, 4), "started": round(started, 4)}
         return Step("killed with the daemon", run_id, len(seen), left, seconds, receipt)
 
     def _events(self, run_id: str) -> list[Any]:
@@ -403,9 +412,9 @@ class _Out:
     def step(self, step: Step, *, receipt: bool = False) -> None:
         """Say how a step came out, with the rows of its receipt if they are asked for."""
         for name, took in step.seconds.items():
-            self.line(f"{name}: {took * 1000:.1f} ms" if took < 1 else f"{name}: {took:.2f} s")
+            self.line(f"{took * 1000:.0f} ms {WORDS[name]}" if took < 1 else f"{took:.2f} s {WORDS[name]}")
         ended = "the agent itself" if step.receipt.provenance is None else cause(step.receipt.provenance)
-        self.line(f"{step.processes} processes were there, {step.left} are left; ended by {ended}")
+        self.line(f"of {step.processes} processes {step.left} are left, looked for from outside; ended by {ended}")
         complete = "everything ended" if step.receipt.complete else "NOT everything ended"
         self.line(f"receipt {step.receipt.receipt_id}: {complete}, {step.receipt.reaped} processes proven dead")
         if receipt and self._out is not None:

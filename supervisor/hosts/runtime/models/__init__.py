@@ -1,6 +1,7 @@
-"""Agents that are a model: the presets `openai` and `anthropic`, and the example from which people write their own.
+"""Agents that are a model: the presets `openai`, `openai-responses` and `anthropic`, and the example for one's own.
 
     chat.py       chat completions, as OpenAI has them, and llama.cpp, vLLM, Ollama and many others
+    responses.py  the Responses API of OpenAI
     messages.py   the Messages API of Anthropic
     model.py      what such an agent is configured with: the model, its client, its key, its errors; calls as it asks
     patience.py   asks again after what passes, and says what does not

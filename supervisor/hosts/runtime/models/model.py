@@ -26,7 +26,9 @@ ERROR_MAX_CHARS = 2_000
 _KEY = re.compile(r"[\x21-\x7e]+")
 _TOO_LONG = re.compile(r"context.?(length|size|window|limit)|maximum context|prompt is too long", re.IGNORECASE)
 _NOT_ITS_LENGTH = frozenset({401, 403, 404, 429})
-_PASSES = frozenset({"api_error", "overloaded_error", "rate_limit_error", "server_error", "timeout_error"})
+_PASSES = frozenset(
+    {"api_error", "overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error", "timeout_error"}
+)
 """What providers call errors that pass, where there is no status."""
 _STAYS = frozenset({"billing_error", "insufficient_quota"})
 """What does not pass, though its status says so."""
@@ -35,6 +37,18 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 
 class BrokenOff(Exception):
     """An answer came to no end: the connection was lost."""
+
+
+class Failed(Exception):
+    """The provider says in its answer that it failed.
+
+    Args:
+        said: what it says: its `code` and its `message`.
+    """
+
+    def __init__(self, said: Any) -> None:
+        super().__init__(getattr(said, "message", None) or "it does not say why")
+        self.body = {"code": getattr(said, "code", None), "message": str(self)}
 
 
 class ModelFailed(Exception):
@@ -98,7 +112,7 @@ class Model:
         """Return what an error of the SDK means; None: it is no error of the provider or of the connection."""
         kinds = {kind.__name__ for kind in type(error).__mro__}
         # Both SDKs have the same names; what the connection raises in the middle of an answer comes as it is.
-        if not kinds & {"APIError", "BrokenOff", "TransportError"}:
+        if not kinds & {"APIError", "BrokenOff", "Failed", "TransportError"}:
             return None
         status = getattr(error, "status_code", None)
         words, codes = _said(error)
