@@ -182,3 +182,23 @@ async def langgraph(turn: Any) -> Any:
 
     state = await run(turn, with_langgraph())
     return state["messages"][-1].text
+
+
+async def claude_agent_sdk(turn: Any) -> Any:
+    """With the Claude Agent SDK, and the CLI that comes with it; its tools are functions of the agent's."""
+    from claude_agent_sdk import ClaudeAgentOptions, create_sdk_mcp_server, tool
+    from countermand.adapters.claude_agent_sdk import run
+
+    async def noted(given: dict[str, Any]) -> dict[str, Any]:
+        return {"content": [{"type": "text", "text": await work(given["text"])}]}
+
+    tools = [tool(name, "Work.", {"text": str})(noted) for name in ("note", "wipe")]
+    quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
+    options = ClaudeAgentOptions(
+        tools=[],
+        allowed_tools=["mcp__own__note"],
+        mcp_servers={"own": create_sdk_mcp_server("own", tools=tools)},
+        env={"ANTHROPIC_BASE_URL": url(), "ANTHROPIC_API_KEY": "none", **quiet},
+        setting_sources=[],
+    )
+    return (await run(turn, options)).result

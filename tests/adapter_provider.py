@@ -137,10 +137,25 @@ class Provider:
     check: Callable[[list[Json]], None]
 
 
+def check_program(messages: list[Json]) -> None:
+    """Check messages of a program, without what it may add to them: marks of its cache, messages in a role of its own.
+
+    A message that is one text may be given as that.
+    """
+    made = []
+    for message in messages:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        plain = [{key: value for key, value in block.items() if key != "cache_control"} for block in blocks]
+        if message["role"] != "system":
+            made.append({"role": message["role"], "content": plain})
+    check_anthropic(made)
+
+
 PROVIDERS = {
     "/v1/chat/completions": Provider(chat, "messages", check_openai),
     "/v1/responses": Provider(responses, "input", check_responses),
-    "/v1/messages": Provider(anthropic, "messages", check_anthropic),
+    "/v1/messages": Provider(anthropic, "messages", check_program),
 }
 
 
@@ -176,12 +191,22 @@ class _Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
 
+    def do_HEAD(self) -> None:
+        self.send_response(200)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
     def do_POST(self) -> None:
         self.close_connection = True
         asked: Json = json.loads(self.rfile.read(int(self.headers["content-length"])))
         provider = PROVIDERS[self.path.split("?")[0]]
         texts = "\n".join(_texts(asked[provider.messages]))
-        name, _, point, _ = CASE.findall(texts)[0]
+        names = CASE.findall(texts)
+        if not names or not asked.get("tools"):
+            # What a program asks beside its turns, such as for the title of its session.
+            self._send(provider.answer(DONE, []))
+            return
+        name, _, point, _ = names[0]
         case = _Server.cases[name]
         case.requests.append(asked)
         try:
@@ -210,10 +235,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             case.reached.set()
             return
+        offered = [str(one.get("name") or one["function"]["name"]) for one in case.requests[0]["tools"]]
         if point == "page":
-            calls: Calls = (
-                [] if len(case.requests) > 1 else [("read", {"path": FILE.findall(json.dumps(case.requests[0]))[0]})]
-            )
+            read = next(one for one in offered if one.endswith("read"))
+            path = FILE.findall(json.dumps(case.requests[0]))[0]
+            calls: Calls = [(read, {"path": path})] if len(case.requests) == 1 else []
             self._send(provider.answer(SAID if calls else DONE, calls))
             return
         if point == "handoff":
@@ -226,7 +252,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._hold()
             return
         whole = point != "token"
-        calls = [(tool, {"text": f"{name}:{word}"}) for tool, word in POINTS[point]]
+        # A program gives the tools of a server names that end with their own.
+        named = {tool: next(one for one in offered if one.endswith(tool)) for tool, _ in POINTS[point]}
+        calls = [(named[tool], {"text": f"{name}:{word}"}) for tool, word in POINTS[point]]
         self._send(provider.answer(SAID, calls, whole=whole))
         if not whole:
             case.reached.set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from countermand import CountermandError, Refused
@@ -23,10 +24,26 @@ async def gated(
         return refused.result.content
 
 
-async def asked(turn: Any, question: str) -> str:
+async def begun(turn: Any, name: str, arguments: Mapping[str, Any], ended: Awaitable[Any], **more: Any) -> str | None:
+    """Begin a call that a framework executes by itself, and that is over with `ended`, whose value is its result.
+
+    Returns None when it has begun, else why it may not.
+    """
+    has_begun = asyncio.get_running_loop().create_future()
+
+    async def function() -> Any:
+        has_begun.set_result(None)
+        return await ended
+
+    call = asyncio.ensure_future(gated(turn, name, arguments, function, **more))
+    await asyncio.wait([has_begun, call], return_when=asyncio.FIRST_COMPLETED)
+    return None if has_begun.done() else str(call.result())
+
+
+async def asked(turn: Any, question: str, options: Sequence[str] = ()) -> str:
     """Ask a person; returns the answer, or why there is none."""
     try:
-        return str(await turn.ask(question))
+        return str(await turn.ask(question, options))
     except Refused as refused:
         return str(refused.result.content)
 
