@@ -5,7 +5,7 @@ options.py      the options that commands share, and the decorator that gives th
 common.py       Common: the options that may also stand before the command
 chat.py         chat
 records.py      commands that read: thread, runs, receipts, ps, why, sessions, events
-requests.py     commands that act on a session: send, stop, kill
+requests.py     commands that act on a session: send, answer, stop, kill, mcp
 agents.py       agents, agents reload, agents try
 daemon.py       the daemon's commands: serve, config, logs, doctor; and demo, which has one of its own
 completions.py  the names of sessions and agents, and the ids of runs, which the shell offers after Tab

@@ -105,6 +105,24 @@ def answer(
     return send_answer(options.endpoint(), session, sent, as_json=options.as_json)
 
 
+@click.command()
+@click.argument(
+    "session",
+    required=False,
+    help="The one session that may be controlled; all, without it.",
+    shell_complete=completions.sessions,
+)
+@common(json=None, logs=False)
+def mcp(options: Common, session: str | None) -> int:
+    """Serve MCP on standard input and output, so that an agent can supervise others.
+
+    Its tools are send, stop, status and receipt, and sessions, which lists them. It needs countermand[mcp].
+    """
+    from supervisor.console.commands.mcp_server import serve_mcp
+
+    return serve_mcp(options.endpoint(), session)
+
+
 def _ending(reason: str) -> Decorator:
     """Return the options of a command that ends runs; `reason` is the default of `--reason`."""
     return together(

@@ -16,7 +16,7 @@ from supervisor.console.cli.common import Common
 from supervisor.console.cli.daemon import config, demo, doctor, logs, serve
 from supervisor.console.cli.options import STOPPED, everywhere
 from supervisor.console.cli.records import events, ps, receipts, runs, sessions, thread, why
-from supervisor.console.cli.requests import answer, kill, send, stop
+from supervisor.console.cli.requests import answer, kill, mcp, send, stop
 from supervisor.console.ending import EndedBy, end_of
 from supervisor.console.tty.streams import open_streams
 
@@ -77,7 +77,7 @@ def root(context: click.Context, state_dir: str | None, agent: str | None, socke
 
 for command in (
     *(chat, demo, thread, runs, receipts, ps, why, sessions, events),
-    *(send, answer, stop, kill, agents, logs, doctor, serve, config),
+    *(send, answer, stop, kill, mcp, agents, logs, doctor, serve, config),
 ):
     root.add_command(command)
 
