@@ -19,7 +19,7 @@ from actors.protocol.state import LATE_KEPT_MAX
 from actors.protocol.step import RefuseHandOver
 from actors.run_status import RunStatus
 from tests.kit import Kit, say
-from tests.test_protocol import Driver, SimTree, started
+from tests.protocol_driver import Driver, SimTree, started
 
 
 def in_a_call(driver: Driver) -> tuple[RunRecord, str]:

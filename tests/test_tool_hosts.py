@@ -17,9 +17,9 @@ from actors.model import How
 from actors.ports import ProcessRow, SpawnSpec
 from actors.requests import Accepted
 from actors.run_status import RunStatus
+from tests.protocol_driver import Driver, SimTree
 from tests.sim.hosts import Hosting
 from tests.sim.world import World
-from tests.test_protocol import Driver, SimTree
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
 
 WHO = pytest.mark.parametrize("who", [ToolActor, RunActor, ProcessActor, SessionActor])
