@@ -322,7 +322,7 @@ class Member(Driver):
         begun = [child for child in self.children if child.begun][::-1]
         if begun:
             child = begun[which % len(begun)]
-            self.family.supervisor.tell(AdoptChild(child.process_id, cast("Any", child), self.session))
+            self.family.supervisor.tell(AdoptChild(child.process_id, cast("Any", child), self.session, anew=False))
 
 
 class Family:

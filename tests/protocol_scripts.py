@@ -108,32 +108,36 @@ family_ops = st.one_of(
     op("lose_question", which),
     op("delegates", places, st.sampled_from(("", "", NAMED))),
 )
-COMMIT: Final[Op] = ("commit", 9)
 RUNS_IN_ONE: Final[tuple[Op, ...]] = (("in", 0, RUNS[0]), ("go",))
+ASKED: Final[tuple[Op, ...]] = (
+    *RUNS_IN_ONE,
+    ("in", 0, ("delegate", 0, "", None)),
+    ("go",),
+    ("in", 0, ("start_call", 0)),
+    ("in", 0, ("commit", 9)),
+)
 FAMILY_BEGINNINGS: Final[tuple[tuple[Op, ...], ...]] = (
     RUNS_IN_ONE,
     (*RUNS_IN_ONE, ("delegates", 0, NAMED)),
     (*RUNS_IN_ONE, ("delegates", 0, ""), ("in", 2, ("call", 0, "held")), ("go",)),
     (*RUNS_IN_ONE, ("delegates", 0, ""), ("delegates", 2, "")),
     (*RUNS_IN_ONE, ("delegates", 0, ""), ("delegates", 0, NAMED)),
-    (
-        *RUNS_IN_ONE,
-        ("in", 0, ("delegate", 0, "", None)),
-        ("go",),
-        ("in", 0, ("start_call", 0)),
-        ("in", 0, ("commit", 9)),
-    ),
+    ASKED,
+    (*ASKED, ("deliver", 0), ("deliver", 0), ("deliver", 0)),
 )
 """What a script of a family may begin with. The first session that is made for a child run is the third one."""
+STOP: Final[Op] = ("stop", "graceful", None, None, None)
 ENDS: Final[tuple[tuple[Op, ...], ...]] = (
     (),
     (),
-    (("in", 0, ("stop", "graceful", None, None, None)),),
+    (("in", 0, STOP),),
+    (("in", 0, STOP), ("in", 2, ("start_call", 0))),
     (("in", 0, ("stop", "immediate", None, None, None)),),
     (("in", 0, ("new", "interrupt", "user", True, None)),),
     (("in", 0, ("new", "rollback", "user", True, None)),),
     (("in", 0, ("give_up", 0)),),
-    (("in", 2, ("stop", "graceful", None, None, None)),),
+    (("in", 2, STOP),),
+    (("in", 2, ("start_call", 0)), ("in", 2, STOP), ("in", 2, ("kill_deadline", 0, False)), ("go",)),
 )
 """How it goes on: an end, at once."""
 family_scripts = st.builds(
