@@ -116,3 +116,32 @@ async def responses(turn: Any) -> None:
                     given = json.loads(event.item.arguments)
                     calls.append(said.call(event.item.name, given, provider_id=event.item.call_id))
         await asyncio.gather(*calls)
+
+
+async def anthropic_by_hand(turn: Any) -> None:
+    """With the anthropic SDK, thinking on; its answers are not on record, only their texts and calls."""
+    messages = api_.render_anthropic(turn.messages, thinking=True)
+    while True:
+        asked = {
+            "model": "m",
+            "max_tokens": 8192,
+            "thinking": {"type": "enabled", "budget_tokens": 2048},
+            "tools": api_.offer_anthropic(turn.tools),
+            "messages": messages,
+        }
+        async with anthropic_client().messages.stream(**asked) as stream:
+            async for text in stream.text_stream:
+                await turn.emit(text)
+            final = await stream.get_final_message()
+        calls = [block for block in final.content if block.type == "tool_use"]
+        if not calls:
+            return
+        results = await asyncio.gather(*(turn.call(call.name, **call.input) for call in calls))
+        shown = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": result.content, "is_error": result.is_error}
+            for call, result in zip(calls, results, strict=True)
+        ]
+        messages += [
+            {"role": "assistant", "content": [block.to_dict() for block in final.content]},
+            {"role": "user", "content": shown},
+        ]

@@ -97,7 +97,7 @@ def model(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def session_of(kit: Kit, model: Model, tools: Tools) -> SessionHandle:
     """A session with the agent of the page."""
-    (code,) = (code for code in CODE if "turn.answer(" in code)
+    (code,) = (code for code in CODE if "render_anthropic(" in code and "turn.answer(" in code)
     if not model.hosted:
         names: dict[str, Any] = {}
         exec(code, names)

@@ -148,6 +148,27 @@ def test_l1_l3_l5_a_stop_ends_the_child_run_in_the_same_moment_and_the_receipt_h
     check_rest(session)
 
 
+async def two_at_once(turn: AsyncTurn) -> None:
+    scripts = turn.inputs[-1].content
+    await asyncio.gather(*(turn.delegate("worker", f"sh {scripts}") for _ in range(2)))
+
+
+def test_l3_the_receipt_waits_for_trees_of_two_child_runs_that_ignore_sigterm(kit: Kit) -> None:
+    supervisor = start(kit, agent=two_at_once)
+    session = supervisor.session("s1")
+    run = say(session, kit.script("trap '' TERM; (trap '' TERM; sleep 300) & sleep 300; sleep 300"))
+    until(lambda: len(kit.alive()) >= 6, "the trees of both child runs")
+    stop(session, REASON)
+    receipt = session.receipt(run, timeout=WAIT_S)
+    assert receipt.complete
+    assert not kit.alive()
+    children = [row for row in rows(receipt) if row.kind == PartKind.RUN]
+    assert [row.how for row in children] == ["cancelled"] * 2
+    assert all("shell" in {one.name for one in row.rows} for row in children)
+    for name in supervisor.store.names():
+        check_rest(supervisor.session(name))
+
+
 def test_a_child_run_that_is_stopped_alone_gives_its_parent_an_interrupted_result(kit: Kit) -> None:
     supervisor = start(kit)
     session = supervisor.session("s1")
