@@ -11,7 +11,7 @@ import pytest
 
 from actors import Invalid, NewMessage
 from supervisor import Agent, Config, Supervisor
-from supervisor.agent import MODEL_KEYS, RUNTIME
+from supervisor.agent import MODEL_KEYS, OPTIONS_MAX_BYTES, RUNTIME
 from supervisor.daemon.agent_tables import AGENT_KEYS
 from supervisor.daemon.settings import WrongSettings
 from supervisor.supervisor import plugins_of
@@ -111,6 +111,13 @@ def test_a_model_is_one_line_and_its_key_is_nowhere_in_it(tmp_path: Path) -> Non
     assert given == {"model": "m", "base_url": "http://127.0.0.1:1/v1", "key_file": str(tmp_path / "key")}
     own = agent(tmp_path, "[agents.mine]\npreset = 'openai'\nmodel = 'm'\npython = '/p'\ntools = ['shell', 'm:f']")
     assert own.argv == ("/p", str(RUNTIME), "countermand.models.chat:answer", "--tool", "m:f")
+
+
+def test_the_options_of_a_model_may_have_so_many_bytes() -> None:
+    most = "x" * (OPTIONS_MAX_BYTES - len('{"stop": ""}'))
+    assert Agent(preset="openai", model="m", options={"stop": most}).options == {"stop": most}
+    with pytest.raises(Invalid, match=r"the key 'options' has an invalid value.* at most 65536 bytes"):
+        Agent(preset="openai", model="m", options={"stop": most + "x"})
 
 
 def test_in_the_daemons_process_it_is_the_function_itself(tmp_path: Path) -> None:

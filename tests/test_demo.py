@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from actors.model import Receipt, RunInfo
+from supervisor.console.commands import demo
 from supervisor.console.commands.demo import AGAIN, ASK, BUILD, TEST
 from supervisor.store.reader import SqliteReader
 from tests.kit import alive, until
@@ -70,20 +71,26 @@ def short() -> Iterator[Path]:
 
 def test_ctrl_c_ends_what_it_has_started_and_removes_what_it_has_written(short: Path) -> None:
     env = {**os.environ, "TMPDIR": str(short), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(DEMO, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as demo:
-        assert demo.stdout is not None
+    with subprocess.Popen(DEMO, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as started:
+        assert started.stdout is not None
         shown = b""
         while b"calls are at work" not in shown:
-            line = demo.stdout.readline()
+            line = started.stdout.readline()
             assert line, shown
             shown += line
         assert len(alive(str(short))) > 3
-        demo.send_signal(signal.SIGINT)
-        shown += demo.stdout.read()
-    assert demo.returncode == -signal.SIGINT, shown
+        started.send_signal(signal.SIGINT)
+        shown += started.stdout.read()
+    assert started.returncode == -signal.SIGINT, shown
     assert list(short.iterdir()) == []
     # Its zygote and its wardens have nothing of the jobs, and end by themselves.
     until(lambda: not alive(str(short)), "everybody to end")
+
+
+def test_a_step_that_takes_too_long_is_an_error_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "STEP_S", 0.0)
+    with pytest.raises(demo.DemoFailed, match="a step of the demo takes too long; expected a miracle"):
+        demo._until(lambda: False, "a miracle")
 
 
 def test_a_directory_that_has_something_in_it_is_refused(tmp_path: Path) -> None:
