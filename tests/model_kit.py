@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from actors import AsyncSpawn, tool
+from actors import AsyncSpawn, RunInfo, tool
 from supervisor import SessionHandle
 from tests.ends_kit import said
 from tests.kit import WAIT_S, log
@@ -29,7 +29,7 @@ PRESETS = {
     "openai-responses": Preset("responses", "/v1", {"reasoning": {"effort": "low"}}),
     "anthropic": Preset("anthropic", "", {"thinking": {"type": "enabled", "budget_tokens": 2048}}),
 }
-POLL_S = 0.05
+POLL_S = 0.1
 MOMENTS = ("first", "between", "tool", "retry", "approve")
 """In the first token, between tools, in a tool, in a wait before another request, while a person is asked."""
 
@@ -40,6 +40,12 @@ def until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {WAIT_S} s: {what}"
         time.sleep(POLL_S)
+
+
+def ended(session: SessionHandle, run_id: str) -> RunInfo:
+    """Wait for the receipt of a run, and return the run."""
+    session.receipt(run_id, timeout=WAIT_S)
+    return session.run(run_id)
 
 
 def options(preset: str, url: str, mark: str, **more: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from supervisor import Agent
-from tests.ends_kit import TESTS, ended, receipt_of, run_of, said
+from tests.ends_kit import TESTS, receipt_of, run_of, said
 from tests.kit import Kit, alive, check_rest, kit, say, stop
-from tests.model_kit import MOMENTS, PRESETS, options, reached, tools, until
+from tests.model_kit import MOMENTS, PRESETS, ended, options, reached, tools, until
 from tests.scripted_moments import Moments, serving
 from tests.scripted_provider import PROVIDERS, TEXTS
 from tests.test_sdks import INSTALL_S, sdks
