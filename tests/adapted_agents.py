@@ -202,3 +202,30 @@ async def claude_agent_sdk(turn: Any) -> Any:
         setting_sources=[],
     )
     return (await run(turn, options)).result
+
+
+def smolagents(turn: Any) -> Any:
+    """With smolagents: a plain agent."""
+    from countermand.adapters.smolagents import run
+    from smolagents import OpenAIModel, ToolCallingAgent, tool
+
+    @tool  # type: ignore[untyped-decorator]
+    def note(text: str) -> str:
+        """Note a text.
+
+        Args:
+            text: the text.
+        """
+        return asyncio.run(work(text))
+
+    @tool  # type: ignore[untyped-decorator]
+    def wipe(text: str) -> str:
+        """Wipe a text.
+
+        Args:
+            text: the text.
+        """
+        return asyncio.run(work(text))
+
+    model = OpenAIModel("m", url() + "/v1", api_key="none", flatten_messages_as_text=True)
+    return run(turn, ToolCallingAgent([note, wipe], model), approve=["wipe"])

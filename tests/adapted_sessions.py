@@ -20,10 +20,20 @@ from tests.adapter_provider import DONE, NEXT, POINTS, SAID, Case, providing, re
 from tests.sdk_sessions import WAIT_S, until
 
 ENDS = ("stop", "takeover")
+DEAR = ("claude_agent_sdk", "smolagents")
+"""Agents of which a start takes long: without `./scripts/test --agents` each point has one end, in turn."""
 OWN = ("claude_agent_sdk",)
 """Agents that keep the conversation themselves, and are told what has become of it."""
 TOLD = {"between": "noted {}:first", "tool": "nterrupted", "approval": "ot started"}
 """What these are told, or know, of the end at a point."""
+
+
+def plays(agent: str) -> list[tuple[str, str]]:
+    """The points of an agent, each with an end."""
+    every = [(point, how) for point in POINTS for how in ENDS]
+    if agent not in DEAR or "COUNTERMAND_AGENTS" in os.environ:
+        return every
+    return [(point, ENDS[place % len(ENDS)]) for place, point in enumerate(POINTS)]
 
 
 class Player:
@@ -73,7 +83,7 @@ class Player:
         (asking,) = session.status().asking
         session.ask(Answer(call_id=asking.call_id, content="yes", allow=True))
         assert case.reached.wait(WAIT_S), name
-        assert [f"noted {name}:first" in one for one in results(case.requests[-1])] == [True]
+        assert f"noted {name}:first" in json.dumps(case.requests[-1])
         session.ask(Stop(source="user.test", reason="enough", run_id=first))
         assert session.receipt(first, timeout=WAIT_S).complete, name
 
@@ -119,6 +129,12 @@ class Player:
             assert "The run before this was interrupted" in text, (name, text)
             assert TOLD.get(point, "").format(name) in text, (name, text)
             return
+        if name.startswith("smolagents"):
+            # It has calls as text.
+            text = json.dumps(asked)
+            assert TOLD.get(point, "").format(name) in text, (name, text)
+            assert [SAID in text] == [point != "retry"], (name, text)
+            return
         assert [SAID in json.dumps(asked)] == [point != "retry"], (name, asked)
         if point in ("between", "tool"):
             assert found[:1] == [f"noted {name}:first"], (name, found)
@@ -149,10 +165,9 @@ def main(state_dir: str, out: str, agents: Collection[str]) -> None:
         with Supervisor.start(config) as supervisor:
             player = Player(supervisor, cases, notes)
             for agent in agents:
-                for point in POINTS:
-                    for how in ENDS:
-                        player.play(agent, point, how)
-                        played += 1
+                for point, how in plays(agent):
+                    player.play(agent, point, how)
+                    played += 1
                 player.allow(agent)
                 if agent == "openai_agents":
                     player.hand_over("triage", agent)

@@ -26,6 +26,8 @@ Calls = list[tuple[str, Json]]
 
 CASE = re.compile(r"\[case (([a-z_]+)-([a-z]+)-([a-z]+))\]")
 NEXT = "[next]"
+END = "final_answer"
+"""The tool by which some frameworks have a model end."""
 FILE = re.compile(r"\[file ([^\]]+)\]")
 """In the message of a case whose point is ``page``: the file that the model has the tool `read` read."""
 GONE_S = 0.02
@@ -152,8 +154,13 @@ def check_program(messages: list[Json]) -> None:
     check_anthropic(made)
 
 
+def check_chat(messages: list[Json]) -> None:
+    """Check messages of chat completions, without those of the system."""
+    check_openai([message for message in messages if message["role"] != "system"])
+
+
 PROVIDERS = {
-    "/v1/chat/completions": Provider(chat, "messages", check_openai),
+    "/v1/chat/completions": Provider(chat, "messages", check_chat),
     "/v1/responses": Provider(responses, "input", check_responses),
     "/v1/messages": Provider(anthropic, "messages", check_program),
 }
@@ -225,7 +232,8 @@ class _Handler(BaseHTTPRequestHandler):
             case.refused.append(f"{error}: {json.dumps(asked[provider.messages])}")
             self.send_error(400, "refused")
             return
-        self._send(provider.answer(DONE, []))
+        ends = any(one.get("function", {}).get("name") == END for one in asked["tools"])
+        self._send(provider.answer("", [(END, {"answer": DONE})]) if ends else provider.answer(DONE, []))
 
     def _play(self, provider: Provider, case: Case, name: str, point: str) -> None:
         if point == "retry":
@@ -240,7 +248,10 @@ class _Handler(BaseHTTPRequestHandler):
             read = next(one for one in offered if one.endswith("read"))
             path = FILE.findall(json.dumps(case.requests[0]))[0]
             calls: Calls = [(read, {"path": path})] if len(case.requests) == 1 else []
-            self._send(provider.answer(SAID if calls else DONE, calls))
+            if calls or END not in offered:
+                self._send(provider.answer(SAID if calls else DONE, calls))
+            else:
+                self._send(provider.answer("", [(END, {"answer": DONE})]))
             return
         if point == "handoff":
             handoffs: Calls = [("transfer_to_openai_agents", {})] if len(case.requests) == 1 else []

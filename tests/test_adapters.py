@@ -16,8 +16,8 @@ import pytest
 
 from actors import NewMessage
 from supervisor import Agent, Config, Supervisor
-from tests.adapted_sessions import ENDS, Player
-from tests.adapter_provider import DONE, POINTS, SAID, Case, providing
+from tests.adapted_sessions import Player, plays
+from tests.adapter_provider import DONE, SAID, Case, providing
 from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, kit
 from tests.test_sdks import INSTALL_S, PYTHON, ROOT, sdks
 
@@ -25,14 +25,16 @@ __all__ = ["kit", "sdks"]
 
 pytestmark = pytest.mark.timeout(INSTALL_S)
 
-AGENTS = ("claude_agent_sdk", "langgraph", "openai_agents", "pydantic_ai")
-of_agents = pytest.mark.parametrize("agent", AGENTS)
+INSIDE = ("claude_agent_sdk", "langgraph", "openai_agents", "pydantic_ai")
+PLAIN = "smolagents"
+"""A plain agent, which only a host can end wherever it waits."""
+of_agents = pytest.mark.parametrize("agent", [*INSIDE, PLAIN])
 PLAYS_S = 600
 PAGE = (ROOT / "docs" / "agents.md").read_text()
 CODE = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
-@of_agents
+@pytest.mark.parametrize("agent", INSIDE)
 def test_l6_after_an_end_at_each_point_the_next_request_is_taken_and_tells_the_truth(
     sdks: None, tmp_path: Path, agent: str
 ) -> None:
@@ -41,7 +43,7 @@ def test_l6_after_an_end_at_each_point_the_next_request_is_taken_and_tells_the_t
     env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "HOME": str(tmp_path)}
     played = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=PLAYS_S, check=False)
     assert played.returncode == 0, played.stderr[-4_000:]
-    assert json.loads((tmp_path / "out").read_text()) == len(POINTS) * len(ENDS)
+    assert json.loads((tmp_path / "out").read_text()) == len(plays(agent))
 
 
 @pytest.fixture
@@ -71,8 +73,13 @@ def test_l3_in_a_host_nothing_is_left_of_a_tool_and_the_next_request_is_taken(
     served, url = cases
     spec = hosts(kit, url, f"tests.adapted_agents:{agent}", tmp_path, NOTES=str(tmp_path), CHILDREN="1")
     supervisor = start(kit, agent, spec)
-    Player(supervisor, served, tmp_path).play(agent, "tool", "stop")
-    check_rest(supervisor.session(f"{agent}-tool-stop"))
+    player = Player(supervisor, served, tmp_path)
+    played = plays(agent) if agent == PLAIN else [("tool", "stop")]
+    for point, how in played:
+        player.play(agent, point, how)
+        check_rest(supervisor.session(f"{agent}-{point}-{how}"))
+    if agent == PLAIN:
+        player.allow(agent)
     supervisor.close()
     assert kit.alive() == []
 

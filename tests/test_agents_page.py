@@ -36,7 +36,8 @@ def test_a_configuration_of_the_page_is_valid(tmp_path: Path, table: str) -> Non
 
 @pytest.mark.parametrize("code", [code for code in CODE if "session.ask(" not in code])
 def test_the_code_of_the_page_is_an_agent(code: str) -> None:
-    defined = [node for node in ast.parse(code).body if isinstance(node, ast.AsyncFunctionDef)]
+    kinds = (ast.AsyncFunctionDef, ast.FunctionDef)
+    defined = [node for node in ast.parse(code).body if isinstance(node, kinds)]
     assert defined[-1].name == "answer"
     assert [argument.arg for argument in defined[-1].args.args] == ["turn"]
     assert len(code.splitlines()) <= 30

@@ -5,6 +5,7 @@
     langgraph.py          LangGraph
     openai_agents.py      openai-agents
     pydantic_ai.py        pydantic-ai
+    smolagents.py         smolagents
 
 An agent's file imports `run` from the module of its framework: ``from countermand.adapters.pydantic_ai import run``. In
 a host `countermand` is the package of the runtime, and this is a package in it. In a supervisor's process `countermand`
