@@ -3,6 +3,7 @@
     gate.py               what a framework does, as the run does it: it calls a tool, asks a person, hands over
     claude_agent_sdk.py   the Claude Agent SDK
     langgraph.py          LangGraph
+    mcp.py                no agent: MCP servers, whose tools any agent may call
     openai_agents.py      openai-agents
     pydantic_ai.py        pydantic-ai
     smolagents.py         smolagents

@@ -1,0 +1,89 @@
+"""Agents that use MCP servers by the adapter, in hosts with the SDK. The servers are those of `mcp_servers`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+KINDS = ("daemon", "changing", "dying")
+
+
+def server(kind: str, **options: Any) -> Any:
+    """Return one of the servers."""
+    from countermand.adapters.mcp import Server
+
+    env = {key: os.environ[key] for key in os.environ if key.startswith(("CM_TEST", "PYTHON"))}
+    return Server(sys.executable, ["-m", "tests.mcp_servers", kind], env=env, cwd=os.environ["ROOT"], **options)
+
+
+async def use(turn: Any) -> Any:
+    """Use each of them, and return what was seen."""
+    from countermand.adapters import mcp as adapter
+    from countermand.adapters.mcp import STARTS_MAX, Server, servers
+
+    named = {kind: server(kind) for kind in KINDS}
+    named["daemon"] = server("daemon", ask=["say"])
+    named["denied"] = server("cancels", deny=["hold"])
+    named["gone"] = Server("/no/such/program")
+    seen: dict[str, Any] = {}
+    async with servers(turn, named) as mcp:
+
+        async def tools() -> dict[str, Any]:
+            return {tool.name: tool for tool in await mcp.tools()}
+
+        async def call(name: str, **arguments: Any) -> tuple[str, str, bool]:
+            result = await turn.call(offered[name], **arguments)
+            return str(result.outcome), result.content, result.is_error
+
+        offered = await tools()
+        seen["offered"] = sorted(offered)
+        seen["broken"] = sorted(mcp.broken)
+        seen["said"] = await call("daemon_say", word="hello")
+        seen["wrong"] = await call("changing_say", words="hello")
+        seen["learnt"] = await call("changing_learn")
+        gone = offered["changing_learn"]
+        offered = await tools()
+        seen["changed"] = sorted(name for name in offered if name.startswith("changing"))
+        seen["shouted"] = await call("changing_shout", word="hello")
+        adapter.TOOLS_MAX, most = 1, adapter.TOOLS_MAX
+        seen["up to one"] = sorted(name for name in await tools() if name.startswith("changing"))
+        adapter.TOOLS_MAX = most
+        offered["gone"] = gone
+        seen["unlearnt"] = await call("gone")
+        seen["died"] = [await call("dying_die") for _ in range(STARTS_MAX + 1)]
+    return seen
+
+
+async def hold(turn: Any) -> None:
+    """Call a tool that takes for good: the message says of which server, and where it notes what becomes of it."""
+    from countermand.adapters.mcp import servers
+
+    kind, note = turn.inputs[-1].content.split()
+    async with servers(turn, {kind: server(kind), "daemon": server("daemon")}) as mcp:
+        (tool,) = [tool for tool in await mcp.tools() if tool.name == f"{kind}_hold"]
+        await turn.call(tool, note=note)
+
+
+async def noted(note: str, what: str) -> None:
+    """Wait until a server has noted something."""
+    while not Path(note).exists() or Path(note).read_text() != what:
+        await asyncio.sleep(0.02)
+
+
+async def give_up(turn: Any) -> str:
+    """Give up a call after it has begun, and use its server again."""
+    from countermand.adapters.mcp import Server, servers
+
+    note = turn.inputs[-1].content
+    there = Server(url=os.environ["URL"]) if "URL" in os.environ else server("cancels")
+    async with servers(turn, {"cancels": there}) as mcp:
+        offered = {tool.name: tool for tool in await mcp.tools()}
+        held = asyncio.create_task(turn.call(offered["cancels_hold"], note=note))
+        await noted(note, "held")
+        held.cancel()
+        await asyncio.wait([held])
+        await noted(note, "cancelled")
+        return str((await turn.call(offered["cancels_say"], word="on")).content)

@@ -1,0 +1,105 @@
+"""MCP servers in a run, with the official SDK on both sides: whatever they do, they end with it, in its receipt."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from actors import Answer
+from supervisor import Agent, SessionHandle
+from tests.kit import WAIT_S, Kit, check_rest, kit, rows, say, stop, until
+from tests.test_sdks import INSTALL_S, PYTHON, ROOT, sdks
+
+__all__ = ["kit", "sdks"]
+
+pytestmark = pytest.mark.timeout(INSTALL_S)
+
+
+def session(kit: Kit, folder: Path, agent: str, **more: str) -> SessionHandle:
+    env = {kit.mark: "1", "ROOT": str(ROOT), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1", **more}
+    spec = Agent(run=f"tests.mcp_agents:{agent}", python=PYTHON, path=[str(ROOT)], env=env, spares=0)
+    return kit.start(spec, grace_s=1.0).session("s1")
+
+
+def test_tools_of_servers_are_called_asked_for_change_and_go_and_a_server_that_dies_is_started_again(
+    sdks: None, kit: Kit, tmp_path: Path
+) -> None:
+    used = session(kit, tmp_path, "use")
+    run_id = say(used)
+    until(lambda: used.status().asking, "the approval is asked for")
+    used.ask(Answer(call_id=used.status().asking[0].call_id, allow=True), timeout=WAIT_S)
+    receipt = used.receipt(run_id, timeout=WAIT_S)
+    assert used.run(run_id).error is None
+    seen = used.run(run_id).result
+    assert isinstance(seen, dict)
+    says = [f"{name}_say" for name in ("changing", "daemon", "denied", "dying")]
+    assert seen["offered"] == sorted([*says, "changing_learn", "dying_die"])
+    assert seen["broken"] == ["gone"]
+    assert seen["said"] == ["finished", "HELLO", False]
+    assert seen["wrong"][0] == "not_started"
+    assert seen["learnt"] == ["finished", "learnt", False]
+    assert seen["changed"] == ["changing_say", "changing_shout"]
+    assert seen["shouted"] == ["finished", "HELLO!", False]
+    assert seen["unlearnt"][2] is True
+    assert seen["up to one"] == ["changing_say"]
+    ended = "the MCP server dying has ended, and the call may have had effects"
+    assert [ended in one[1] for one in seen["died"]] == [True] * 4 + [False]
+    assert "has ended 4 times" in seen["died"][4][1]
+    assert receipt.complete
+    assert len([row for row in rows(receipt) if row.kind == "process" and "python" in row.name]) >= 4
+    check_rest(used)
+    kit.close()
+    assert kit.alive() == []
+
+
+@pytest.mark.parametrize("kind", ["cancels", "stubborn"])
+def test_l3_a_stop_ends_a_server_within_the_grace_whether_it_takes_the_cancel_or_not(
+    sdks: None, kit: Kit, tmp_path: Path, kind: str
+) -> None:
+    held, note = session(kit, tmp_path, "hold"), tmp_path / "note"
+    run_id = say(held, f"{kind} {note}")
+    until(note.exists, "the call is in the server")
+    stop(held)
+    receipt = held.receipt(run_id, timeout=WAIT_S)
+    assert receipt.complete
+    (ended,) = [event for event in check_rest(held) if event.kind == "tool.ended"]
+    assert ended.data["outcome"] == "interrupted"
+    kit.close()
+    assert kit.alive() == []
+
+
+@pytest.fixture
+def served(sdks: None) -> Iterator[str]:
+    """A server that is somebody else's, on a port; its URL."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [PYTHON, "-m", "tests.mcp_servers", "cancels", str(port)]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: _answers(port), "the server answers")
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            process.kill()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.parametrize("by", ["stdio", "http"])
+def test_a_call_that_is_given_up_is_cancelled_in_the_server_which_goes_on(
+    sdks: None, kit: Kit, tmp_path: Path, request: pytest.FixtureRequest, by: str
+) -> None:
+    more = {"URL": request.getfixturevalue("served")} if by == "http" else {}
+    given_up = session(kit, tmp_path, "give_up", **more)
+    run_id = say(given_up, str(tmp_path / "note"))
+    assert given_up.receipt(run_id, timeout=WAIT_S).complete
+    assert (given_up.run(run_id).error, given_up.run(run_id).result) == (None, "ON")
+    assert (tmp_path / "note").read_text() == "cancelled"
+    check_rest(given_up)
