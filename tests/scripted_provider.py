@@ -12,7 +12,7 @@ import re
 import select
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,28 +24,33 @@ Json = dict[str, Any]
 CASE = re.compile(r"\[case ([\w-]+)\]")
 GONE_S = 0.02
 TEXTS = ("Some ", "text.")
+WORDS = ("first", "hold")
+"""What the two calls of the answer that is cut are given."""
+EARLIER = ("seen", "read")
+"""And those of an answer before it."""
 
 
 @dataclass
 class Case:
-    """One session: how much of its first answer is sent, and what was asked."""
+    """One session: how much of an answer is sent, which is the one behind so many whole ones, and what was asked."""
 
     name: str
     cut: int | None = None
+    behind: int = 0
     requests: list[Json] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     reached: threading.Event = field(default_factory=threading.Event)
 
 
-def arguments(case: str) -> list[str]:
+def arguments(case: str, words: Iterable[str]) -> list[str]:
     """The arguments of the two calls of an answer, as JSON."""
-    return [json.dumps({"text": f"{case}:{word}"}) for word in ("first", "hold")]
+    return [json.dumps({"text": f"{case}:{word}"}) for word in words]
 
 
 # ── The answers, event by event ───────────────────────────────────────────────────────────────────
 
 
-def anthropic_events(case: str) -> list[Json]:
+def anthropic_events(case: str, words: Iterable[str] = WORDS) -> list[Json]:
     """Thinking, a text, and two calls at once."""
 
     def block(index: int, start: Json, *deltas: Json) -> list[Json]:
@@ -62,7 +67,7 @@ def anthropic_events(case: str) -> list[Json]:
 
     usage = {"input_tokens": 7, "output_tokens": 3}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "model": "m", "usage": usage}
-    first, second = arguments(case)
+    first, second = arguments(case, words)
     return [
         {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}},
         *block(
@@ -99,10 +104,10 @@ def chunk(delta: Json, finish: str | None = None) -> Json:
     return {"id": "chat_1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices}
 
 
-def openai_events(case: str) -> list[Json]:
+def openai_events(case: str, words: Iterable[str] = WORDS) -> list[Json]:
     """Reasoning in keys of its own, as some providers have it, a text, and two calls at once."""
     calls = []
-    for index, given in enumerate(arguments(case)):
+    for index, given in enumerate(arguments(case, words)):
         function = {"name": "note", "arguments": ""}
         calls.append(chunk({"tool_calls": [{"index": index, "id": f"call_{index}", "function": function}]}))
         halves = (given[: len(given) // 2], given[len(given) // 2 :])
@@ -121,7 +126,7 @@ def openai_text(text: str) -> list[Json]:
     return [chunk({"role": "assistant", "content": text}), chunk({}, "stop")]
 
 
-def responses_events(case: str) -> list[Json]:
+def responses_events(case: str, words: Iterable[str] = WORDS) -> list[Json]:
     """A reasoning item, a text, and two calls at once."""
     response = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "output": [], "tools": []}
     reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
@@ -136,7 +141,7 @@ def responses_events(case: str) -> list[Json]:
     events += [{"type": "response.output_text.delta", **part, "delta": text, "logprobs": []} for text in TEXTS]
     whole = [{"type": "output_text", "text": "".join(TEXTS), "annotations": []}]
     events.append({"type": "response.output_item.done", "output_index": 1, "item": {**message, "content": whole}})
-    for index, given in enumerate(arguments(case)):
+    for index, given in enumerate(arguments(case, words)):
         item = {"type": "function_call", "id": f"fc_{index}", "call_id": f"call_{index}", "name": "note"}
         place = {"output_index": index + 2, "item_id": item["id"]}
         begun = {**item, "arguments": "", "status": "in_progress"}
@@ -169,7 +174,7 @@ class Provider:
 
     path: str
     messages: str
-    events: Callable[[str], list[Json]]
+    events: Callable[..., list[Json]]
     text: Callable[[str], list[Json]]
     check: Callable[[list[Json]], None]
     kept: Callable[[list[Json]], int]
@@ -196,7 +201,12 @@ def _responses_kept(events: list[Json]) -> int:
 
 def _anthropic_results(messages: list[Json]) -> dict[str, str]:
     blocks = [block for message in messages for block in message["content"]]
-    return {block["tool_use_id"]: block["content"] for block in blocks if block["type"] == "tool_result"}
+    return {block["tool_use_id"]: _words(block["content"]) for block in blocks if block["type"] == "tool_result"}
+
+
+def _words(content: str | list[Json]) -> str:
+    """The text of a result, which may have files."""
+    return content if isinstance(content, str) else next(str(block["text"]) for block in content if "text" in block)
 
 
 PROVIDERS = {
@@ -226,7 +236,9 @@ PROVIDERS = {
         responses_text,
         check_responses,
         _responses_kept,
-        lambda items: {one["call_id"]: one["output"] for one in items if one.get("type") == "function_call_output"},
+        lambda items: {
+            one["call_id"]: _words(one["output"]) for one in items if one.get("type") == "function_call_output"
+        },
     ),
 }
 
@@ -286,8 +298,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
 
     def _answer(self, provider: Provider, case: Case) -> None:
-        if len(case.requests) > 1:
-            self._send(provider, provider.text("All done."))
+        place = len(case.requests) - 1
+        if place != case.behind:
+            earlier = place < case.behind
+            self._send(provider, provider.events(case.name, EARLIER) if earlier else provider.text("All done."))
             return
         events = provider.events(case.name)
         whole = case.cut is None or case.cut >= len(events)

@@ -8,6 +8,7 @@ plays all of them inside this program, which needs no more than the packages of 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 from actors import File, NewMessage, Stop, tool
 from actors.model import Policy
 from supervisor import Config, SessionHandle, Supervisor
-from tests.scripted_provider import PROVIDERS, TEXTS, Case, providing
+from tests.scripted_provider import EARLIER, PROVIDERS, TEXTS, Case, providing
 
 WAIT_S = 60.0
 ENDS = ("stop", "takeover")
@@ -29,6 +30,13 @@ PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360606060000000050001a5f64540"
     "0000000049454e44ae426082"
 )
+DRAWING = PIXEL[:-1] + b"\x83"
+"""Another image, as far as anybody looks."""
+MADE = {
+    "seen": [File(DRAWING, "image/png", "drawing.png"), File(b"figures of 2025", "text/plain", "figures.txt")],
+    "read": [File(b"PK", "application/zip", "all.zip")],
+}
+"""The files that the tool returns, by the last word of what it notes."""
 
 
 class Notes:
@@ -40,14 +48,15 @@ class Notes:
         self.held: defaultdict[str, threading.Event] = defaultdict(threading.Event)
 
         @tool(isolation="task")
-        async def note(text: str) -> str:
+        async def note(text: str) -> str | list[str | File]:
             """Note a text."""
             self.begun.add(text)
             if text.endswith(":hold"):
                 self.held[text].set()
                 await asyncio.Event().wait()
             self.done.add(text)
-            return f"noted {text}"
+            made = MADE.get(text.rpartition(":")[2])
+            return f"noted {text}" if made is None else [f"noted {text}", *made]
 
         self.note = note
 
@@ -74,16 +83,18 @@ class Player:
         self._cases = cases
         self._notes = notes
 
-    def play(self, agent: str, cut: int, how: str) -> None:
-        """Cut the first answer at one event, end the run there in one way, and go on.
+    def play(self, agent: str, cut: int, how: str, behind: int = 0) -> None:
+        """Cut an answer at one event, end the run there in one way, and go on.
 
         Args:
             agent: its name, which is that of the provider.
             cut: how many events of the answer are sent; all of them: both calls have begun.
             how: one of `ENDS`, or ``rollback``.
+            behind: how many answers of the run come before it, whose calls have files as results.
         """
         provider = PROVIDERS[agent]
-        case = self._cases.setdefault(f"{agent}-{cut}-{how}", Case(f"{agent}-{cut}-{how}", cut))
+        name = f"{agent}-{cut}-{how}-{behind}"
+        case = self._cases.setdefault(name, Case(name, cut, behind))
         session = self._supervisor.session(case.name)
         told = f"[case {case.name}] What is it?"
         image = File(PIXEL, "image/png", "pixel.png")
@@ -93,10 +104,11 @@ class Player:
         kept = provider.kept(events[:cut])
         until(lambda: case.reached.is_set() or session.run(first).ended_at, f"{case.name}: so much of it is sent")
         assert case.reached.is_set(), (case.name, session.run(first).error, case.refused)
-        until(lambda: _count(session, "text", "block") == kept, f"{case.name}: {kept} parts are on record")
+        spoken = kept + behind * provider.kept(events)
+        until(lambda: _count(session, "text", "block") == spoken, f"{case.name}: {kept} parts are on record")
         if cut >= len(events):
             assert self._notes.held[f"{case.name}:hold"].wait(WAIT_S)
-            until(lambda: _count(session, "tool.ended") == 1, "the first call has its result")
+            until(lambda: _count(session, "tool.ended") == 1 + 2 * behind, "the first call has its result")
         if how == "stop":
             session.ask(Stop(source="user.test", reason="enough", run_id=first))
             session.receipt(first, timeout=WAIT_S)
@@ -105,7 +117,7 @@ class Player:
         assert session.run(first).status == "cancelled", case.name
         self._tells_the_truth(agent, case, kept, how)
         self._goes_on(session, case, "And now?", None)
-        assert len(case.requests) == 3, (case.name, len(case.requests))
+        assert len(case.requests) == 3 + behind, (case.name, len(case.requests))
 
     def _goes_on(self, session: SessionHandle, case: Case, content: str, policy: Policy | None) -> None:
         run_id = session.ask(NewMessage(content=content, policy=policy)).run_id
@@ -117,7 +129,7 @@ class Player:
     def _tells_the_truth(self, agent: str, case: Case, kept: int, how: str) -> None:
         """What is asked next says of each call what became of it, and of the answer what is on record."""
         provider = PROVIDERS[agent]
-        asked = case.requests[1][provider.messages]
+        asked = case.requests[1 + case.behind][provider.messages]
         results = provider.results(asked)
         texts = json.dumps(asked)
         words = {name: f"{case.name}:{name}" for name in ("first", "hold")}
@@ -125,6 +137,14 @@ class Player:
             assert not results, (case.name, results)
             assert TEXTS[0] not in texts, case.name
             return
+        if case.behind:
+            seen = {f"noted {case.name}:{word}" for word in EARLIER}
+            # Where a result has only text, it says more than that: which files follow.
+            lines = {one: text.partition("\n")[0] for one, text in results.items()}
+            assert seen <= set(lines.values()), (case.name, results)
+            results = {one: text for one, text in results.items() if lines[one] not in seen}
+            shown = [base64.b64encode(DRAWING).decode(), "figures of 2025", "all.zip"]
+            assert [one for one in shown if one not in texts] == [], f"{case.name}: not all files of results are shown"
         first = next((text for text in results.values() if words["first"] in str(text)), None)
         ran = {name: word in self._notes.begun for name, word in words.items()}
         if words["first"] in self._notes.done:
@@ -137,10 +157,10 @@ class Player:
             assert not any(ran.values()), (case.name, ran)
             assert all("ot started" in str(text) for text in results.values()), (case.name, results)
         # Texts are there as far as they are on record, and the image of the first message is.
-        said = [text.strip() in texts for text in TEXTS]
+        said = [texts.count(text.strip()) - case.behind for text in TEXTS]
         spoken = max(0, kept - 1)
-        assert said == [number < spoken for number in range(len(TEXTS))], (case.name, said, kept)
-        assert "iVBOR" in texts, f"{case.name}: the image is not shown"
+        assert said == [int(number < spoken) for number in range(len(TEXTS))], (case.name, said, kept)
+        assert base64.b64encode(PIXEL).decode() in texts, f"{case.name}: the image is not shown"
 
 
 def _count(session: SessionHandle, *kinds: str) -> int:
@@ -161,6 +181,13 @@ def cuts(agent: str) -> range:
     return range(len(PROVIDERS[agent].events("")) + 1)
 
 
+def plays(agent: str) -> list[tuple[int, str, int]]:
+    """Each cut with each end: of the first answer, and of one behind results with files."""
+    last = cuts(agent)[-1]
+    ends = [(cut, how) for cut in cuts(agent) for how in ((*ENDS, "rollback") if cut == last else ENDS)]
+    return [(cut, how, behind) for behind in (0, 1) for cut, how in ends]
+
+
 def main(state_dir: str, out: str) -> None:
     """Play every case of every agent."""
     from tests import answering_sdks
@@ -174,10 +201,9 @@ def main(state_dir: str, out: str) -> None:
         with Supervisor.start(config) as supervisor:
             player = Player(supervisor, cases, notes)
             for agent in PROVIDERS:
-                for cut in cuts(agent):
-                    for how in (*ENDS, "rollback") if cut == len(cuts(agent)) - 1 else ENDS:
-                        player.play(agent, cut, how)
-                        played += 1
+                for cut, how, behind in plays(agent):
+                    player.play(agent, cut, how, behind)
+                    played += 1
     Path(out).write_text(json.dumps(played))
 
 

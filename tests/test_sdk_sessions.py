@@ -1,7 +1,8 @@
 """Sessions of the openai and anthropic SDKs, ended at each event of an answer: the next request is taken, and is true.
 
 The packages are as they are, in an environment of their own (see `test_sdks`). The provider refuses what the real one
-would refuse. An answer has thinking, a text and two calls at once; the first message has an image.
+would refuse. An answer has thinking, a text and two calls at once; the first message has an image. In half of the
+sessions another answer comes before it, with results that have an image and other files.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from supervisor import Config, Supervisor
 from supervisor.agent import Agent
 from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit
 from tests.scripted_provider import PROVIDERS, Case, providing
-from tests.sdk_sessions import ENDS, Notes, Player, cuts
+from tests.sdk_sessions import Notes, Player, cuts, plays
 from tests.test_agents_page import CODE
 from tests.test_sdks import INSTALL_S, PYTHON, ROOT, sdks
 
@@ -29,7 +30,7 @@ __all__ = ["sdks"]
 pytestmark = pytest.mark.timeout(INSTALL_S)
 
 PLAYS_S = 800
-CASES = len(ENDS) * sum(len(cuts(agent)) for agent in PROVIDERS) + len(PROVIDERS)
+CASES = sum(len(plays(agent)) for agent in PROVIDERS)
 
 
 def test_l6_after_an_end_at_each_event_of_an_answer_the_next_request_is_taken_and_tells_the_truth(
@@ -65,8 +66,8 @@ def test_l6_in_a_host_the_next_request_is_taken_and_tells_the_truth(
     kit.supervisor = Supervisor.start(config)
     player = Player(kit.supervisor, served, notes)
     last = cuts(agent)[-1]
-    for cut, how in ((last // 2, "takeover"), (last, "stop")):
-        player.play(agent, cut, how)
+    for cut, how, behind in ((last // 2, "takeover", 1), (last, "stop", 0)):
+        player.play(agent, cut, how, behind)
 
 
 def page(sdk: str, folder: Path) -> dict[str, object]:
