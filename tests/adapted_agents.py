@@ -160,7 +160,7 @@ def with_langgraph() -> Any:
     @tool  # type: ignore[untyped-decorator]
     async def wipe(text: str) -> str:
         """Wipe a text."""
-        return await work(text) if interrupt("May it be wiped?") == "yes" else "no"
+        return await work(text) if interrupt("May it be wiped?") == "allow" else "no"
 
     chat = chat_model().bind_tools([note, wipe])
 
