@@ -241,6 +241,13 @@ class ToolRequestedData(Data, frozen=True, kw_only=True):
     ] = None
     where: Annotated[Where, Meta(description="Which side executes it. Left out: the supervisor.")] = Where.DAEMON
     answer: OfAnswer = None
+    begun: Annotated[
+        bool,
+        Meta(
+            description="True: it had begun elsewhere before it was asked for, as with an agent that is a program of "
+            "its own. It is never said to be not started. Left out: it begins here."
+        ),
+    ] = False
 
 
 class CallWaitingData(Data, frozen=True, kw_only=True):

@@ -363,7 +363,7 @@ class CallRow(Struct, frozen=True):
 
     `ended_at` and `how` describe the end of its execution, which may come after its result is in the log. Without
     `how` nothing has executed it. `effects` are those that it had begun behind guards when it got its result.
-    `question` is what it asks a person before it goes on.
+    `question` is what it asks a person before it goes on. `begun`: see `CallRequested`.
     """
 
     session: str
@@ -379,6 +379,7 @@ class CallRow(Struct, frozen=True):
     how: How | None = None
     effects: tuple[Effect, ...] = ()
     question: Question | None = None
+    begun: bool = False
 
 
 class ProcessRow(Struct, frozen=True):

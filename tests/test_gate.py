@@ -274,6 +274,70 @@ def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_i
     assert not began
 
 
+@pytest.mark.parametrize("kind", ["task", "thread"])
+def test_l6_what_has_begun_elsewhere_is_interrupted_where_another_call_is_not_started(kit: Kit, kind: str) -> None:
+    hold = kit.gate()
+
+    @tool(isolation="thread")
+    def holds() -> None:
+        hold.wait()
+
+    async def as_task(turn: AsyncTurn) -> None:
+        async def function() -> None:
+            raise AssertionError("the gate is shut")
+
+        if turn.inputs[-1].content == "hold":
+            await turn.call("holds")
+        await turn.gate("late", {}, function, begun=True)
+
+    def as_thread(turn: Turn) -> None:
+        if turn.inputs[-1].content == "hold":
+            turn.call("holds")
+        turn.gate("late", {}, lambda: 1 / 0, begun=True)
+
+    session = kit.session(as_task if kind == "task" else as_thread, tools=[holds], grace_s=30.0)
+    first = say(session, "hold")
+    until(lambda: any(event.kind == "tool.started" for event in log(session)))
+    second = say(session, "go", policy="interrupt")
+    until(lambda: any(event.kind == "tool.requested" and event.run_id == second for event in log(session)))
+    stop(session, mode="immediate")
+    hold.set()
+    assert session.receipt(second, timeout=WAIT_S).complete
+    session.receipt(first, timeout=WAIT_S)
+    events = check_rest(session)
+    (asked,) = [event for event in events if event.kind == "tool.requested" and event.run_id == second]
+    assert asked.data["begun"] is True
+    (ended,) = [event for event in events if event.kind == "tool.ended" and event.run_id == second]
+    assert ended.data["outcome"] == "interrupted"
+    assert ended.data["content"].startswith("Interrupted: ")
+    assert "had begun before it was on record, and may have had effects" in ended.data["content"]
+    assert session.run(second).usage.calls == 1
+
+
+def test_l6_what_has_begun_elsewhere_is_interrupted_when_it_cannot_be_let_in(kit: Kit) -> None:
+    refused: list[str] = []
+
+    async def agent(turn: AsyncTurn) -> None:
+        async def function() -> None:
+            raise AssertionError("it does not fit")
+
+        with pytest.raises(Refused) as error:
+            await turn.gate("run", {"n": "x"}, function, schema={"properties": {"n": {"type": "number"}}}, begun=True)
+        refused.append(error.value.result.content)
+        with pytest.raises(Invalid, match="asks whether it may start, and has begun"):
+            await turn.gate("run", {}, function, ask=True, begun=True)
+
+    session = kit.session(agent)
+    run_id = say(session, "go")
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert session.run(run_id).status is RunStatus.COMPLETED
+    (content,) = refused
+    assert content.startswith("Interrupted: the arguments")
+    assert content.endswith("The call had begun before it was on record, and may have had effects.")
+    (ended,) = [event for event in check_rest(session) if event.kind == "tool.ended"]
+    assert (ended.data["outcome"], ended.data["content"]) == ("interrupted", content)
+
+
 SPAWN: Any = None
 """Nothing is spawned here."""
 

@@ -237,6 +237,17 @@ def test_a_session_that_is_gone_is_replaced_and_both_sides_hear_of_it(stand: Sta
     assert len(stand.noted("session/new")) == 2
 
 
+def test_l6_a_call_that_a_program_makes_without_asking_is_on_record_as_begun_before(stand: Stand) -> None:
+    session = stand.session()
+    run_id = say(session, "work deaf")
+    at_step(session, run_id, 2)
+    stop(session)
+    receipt_of(session, run_id)
+    events = log(session)
+    assert {event.data.get("begun") for event in events if event.kind == "tool.requested"} == {True}
+    assert "not_started" not in {event.data["outcome"] for event in events if event.kind == "tool.ended"}
+
+
 def test_a_rollback_takes_the_session_back_and_the_program_is_told_what_to_disregard(stand: Stand) -> None:
     session = stand.session()
     done(session, "say hello")
@@ -277,6 +288,7 @@ def test_l2_what_a_program_asks_permission_for_waits_for_a_person(stand: Stand) 
     assert said(session, run_id) == "it was {'outcome': 'selected', 'optionId': 'yes'}"
     kinds = [event.kind for event in log(session) if event.kind.startswith(("call.", "tool."))]
     assert kinds == ["tool.requested", "call.waiting", "call.answered", "tool.started", "tool.ended"]
+    assert all("begun" not in event.data for event in log(session) if event.kind == "tool.requested")
     (result,) = [event.data for event in log(session) if event.kind == "tool.ended"]
     assert (result["outcome"], result["content"]) == ("finished", "deployed")
 

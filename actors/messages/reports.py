@@ -69,6 +69,7 @@ class CallRequested(Report, frozen=True):
     answer: the answer of a model that it is a part of: it starts when that has ended.
     question: what it asks a person before it goes on.
     heard: called with each text that its tool says; the run does not pass it on.
+    begun: it had begun elsewhere before it was asked for, so nothing may say that it was not started.
     """
 
     address: Address
@@ -85,6 +86,7 @@ class CallRequested(Report, frozen=True):
     answer: str | None = None
     question: Question | None = None
     heard: Callable[[TextData], None] | None = None
+    begun: bool = False
 
 
 class AnswerLeft(Report, frozen=True):

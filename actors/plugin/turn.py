@@ -163,6 +163,7 @@ class Turn(_TurnBase):
         show: Show[T] | None = None,
         deadline_s: float | None = None,
         ask: bool = False,
+        begun: bool = False,
     ) -> T:
         """Call a plain function of yours as a tool is called, on this thread; see `AsyncTurn.gate`.
 
@@ -172,7 +173,9 @@ class Turn(_TurnBase):
         if is_async(function):
             raise _not_gated(function, "a plain function", "await it in an async agent: await turn.gate(…)")
         gated = GatedThread(name, function, show, _deadline_s(deadline_s), core.pending)
-        call = core.prepare_named(name, dict(arguments), gated.foreign, provider_id, ask=ask, schema=schema)
+        call = core.prepare_named(
+            name, dict(arguments), gated.foreign, provider_id, ask=ask, begun=begun, schema=schema
+        )
         self._spend(call.size)
         call_id, reply = core.request_call(call)
         gated.run(reply)
@@ -357,6 +360,7 @@ class AsyncTurn(_TurnBase):
         show: Show[T] | None = None,
         deadline_s: float | None = None,
         ask: bool = False,
+        begun: bool = False,
     ) -> T:
         """Call an async function of yours as a tool is called: for the tools of a framework.
 
@@ -374,6 +378,9 @@ class AsyncTurn(_TurnBase):
             show: makes the text for the thread from what the function returned; by default as for a tool.
             deadline_s: seconds after which the call is closed; None for the configured deadline.
             ask: True: a person is asked whether it may be called, as for a tool with ``approve=True``.
+            begun: True: `function` only waits for something that has begun elsewhere, in a program that did not ask.
+                Then a result that it has not itself says that it may have had effects, and never that it was not
+                started.
 
         Returns:
             What the function returned, the object itself.
@@ -386,7 +393,9 @@ class AsyncTurn(_TurnBase):
         """
         async with self._boundary:
             gated = GatedTask(name, function, show, _deadline_s(deadline_s))
-            call = self._core.prepare_named(name, dict(arguments), gated, provider_id, ask=ask, schema=schema)
+            call = self._core.prepare_named(
+                name, dict(arguments), gated, provider_id, ask=ask, begun=begun, schema=schema
+            )
             result = await self._called(call)
             return gated.outcome(result)
 

@@ -76,7 +76,7 @@ class PreparedCall(NamedTuple):
 
     `arguments` are the arguments to show; `secrets` are the secret ones. `made` is the tool that the call brings along.
     `provider_id` is what the model calls the call; `where` is which side executes it. `answer` is the answer of the
-    model that it is a part of. `question` is what it asks a person before it goes on.
+    model that it is a part of. `question` is what it asks a person before it goes on. `begun`: see `CallRequested`.
     """
 
     tool: str
@@ -89,6 +89,7 @@ class PreparedCall(NamedTuple):
     where: Where = Where.DAEMON
     answer: str | None = None
     question: Question | None = None
+    begun: bool = False
 
 
 def hand_off_to(agent: object) -> tuple[str, int]:
@@ -374,13 +375,23 @@ class TurnCore:
         where: Where = Where.DAEMON,
         *,
         ask: bool = False,
+        begun: bool = False,
         schema: Mapping[str, Any] | None = None,
         secret: Collection[str] = (),
     ) -> PreparedCall:
         """Prepare a call that a model may have named, or that the agent's host executes; see `prepare_call`."""
+        if ask and begun:
+            raise Invalid(
+                f"the call of {tool!r} asks whether it may start, and has begun",
+                expected="ask=True, or begun=True",
+                got="both",
+                remedy="ask about what has begun with turn.ask, or say begun=True alone",
+            )
         named = None if provider_id is None else storable(str(provider_id))[:PROVIDER_ID_MAX_CHARS]
         call = self.prepare_call(tool, arguments, made, ask=ask, schema=schema, secret=secret)
-        return call._replace(provider_id=named, where=where)
+        # What has begun is not asked about, whatever the configuration says of its name.
+        question = None if begun else call.question
+        return call._replace(provider_id=named, where=where, begun=begun, question=question)
 
     def prepare_delegation(self, agent: str, message: str, session: str | None) -> tuple[Delegation, PreparedCall]:
         """Prepare a call whose work is a child run. Raises Invalid if an argument is not usable."""
@@ -400,6 +411,7 @@ class TurnCore:
                     arguments=call.arguments,
                     answer=call.answer,
                     provider_id=call.provider_id,
+                    begun=call.begun,
                 )
             )
         reply.add_done_callback(_brought(lambda result: self.called(call_id, result)))
@@ -420,6 +432,7 @@ class TurnCore:
                 call.answer,
                 call.question,
                 self._heard,
+                call.begun,
             )
         )
         return call_id, reply

@@ -72,6 +72,8 @@ class Calls:
             state.refuse_stale("call", request.address, request.tool)
             self._return_credit(request.address.run, request.size)
             result = ToolResult(Outcome.NOT_STARTED, "Not started: the run is over.", is_error=True)
+            if request.begun:
+                result = notes.had_begun(result)
             state.step.now.append(RefuseCall(request.address.run, call_id, result))
             return None
         if call_id in record.calls:
@@ -92,6 +94,7 @@ class Calls:
             state=CallState.REQUESTED,
             isolation=request.made.isolation if request.made else state.isolation.get(request.tool, Isolation.THREAD),
             question=request.question,
+            begun=request.begun,
         )
         # Of an answer that is over: another thread had begun to ask before its end.
         late = request.answer is not None and request.answer not in record.answers
@@ -105,6 +108,7 @@ class Calls:
             provider_id=request.provider_id,
             where=request.where,
             answer=answer,
+            begun=request.begun,
         )
         state.event(data, record)
         state.save_call(call)
@@ -135,8 +139,8 @@ class Calls:
         state, finished = call.cell.close()
         call.token.cancel(cause)
         result = _closed(record, call, state, finished, cause)
+        result = self._cut(record, call, result, at, cause)
         self._state.step.now.append(CloseCall(record.id, call.row.call_id, result, cause))
-        self._cut(record, call, result, at, cause)
 
     def _begin(self, record: RunRecord, call: CallRecord, at: float) -> str | None:
         """Let a valid call wait for a person, if it has a question; else decide on it. Returns as `_decide` does."""
@@ -301,8 +305,7 @@ class Calls:
         self._not_started(record, call, notes.behind_barrier(self._state.barrier()), at)
 
     def _not_started(self, record: RunRecord, call: CallRecord, why: str, at: float) -> None:
-        result = ToolResult(Outcome.NOT_STARTED, why, is_error=True)
-        self.end(record, call, result, at)
+        result = self.end(record, call, ToolResult(Outcome.NOT_STARTED, why, is_error=True), at)
         self._state.step.now.append(RefuseCall(record.id, call.row.call_id, result))
 
     # ── Start and end ────────────────────────────────────────────────────────────────────────────────
@@ -329,8 +332,8 @@ class Calls:
             return
         state = CellState.CLOSED if report.started else CellState.VOID
         result = _closed(record, call, state, None, report.provenance)
+        result = self._cut(record, call, result, report.at, report.provenance)
         self._state.step.now.append(CloseCall(record.id, call.row.call_id, result, None))
-        self._cut(record, call, result, report.at, report.provenance)
 
     def given_up(self, report: CallGivenUp) -> None:
         """The agent no longer waits for a call: close it by its cell, and end its execution.
@@ -347,8 +350,8 @@ class Calls:
         provenance = Provenance(source="call.given_up", reason=notes.GIVEN_UP, initiated_at=at)
         if call.cell is None or call.token is None:
             result = notes.closed_result(None, None, provenance, "")
+            result = self.end(record, call, result, at, provenance=provenance)
             now.append(RefuseCall(record.id, call.row.call_id, result))
-            self.end(record, call, result, at, provenance=provenance)
             return
         state, finished = call.cell.close()
         if finished is not None:
@@ -359,14 +362,16 @@ class Calls:
         # The call's deadline may have been first: then its actor has cancelled the token, with that cause.
         cause = call.token.provenance or provenance
         result = _closed(record, call, state, None, cause)
-        now.append(CloseCall(record.id, call.row.call_id, result, cause))
         if state is CellState.VOID:
             self._end_unstarted(record, call, at)
-        self._cut(record, call, result, at, cause)
+        result = self._cut(record, call, result, at, cause)
+        now.append(CloseCall(record.id, call.row.call_id, result, cause))
 
-    def _cut(self, record: RunRecord, call: CallRecord, result: ToolResult, at: float, provenance: Provenance) -> None:
-        """End a call before its own end, in a run that goes on: nothing more is spawned for it."""
-        self.end(record, call, result, at, provenance=provenance)
+    def _cut(
+        self, record: RunRecord, call: CallRecord, result: ToolResult, at: float, provenance: Provenance
+    ) -> ToolResult:
+        """End a call before its own end, in a run that goes on: nothing more is spawned for it. Returns as `end`."""
+        result = self.end(record, call, result, at, provenance=provenance)
         for process in record.processes.values():
             part = record.parts[process.row.process_id]
             if process.row.call_id != call.row.call_id or process.cell is None:
@@ -374,6 +379,7 @@ class Calls:
             if process.cell.close()[0] is CellState.VOID and not part.ended:
                 self._processes.void_spawn(record, process, part, at)
             part.ended_by(provenance)
+        return result
 
     def close_all(self, record: RunRecord, cause: Provenance, at: float) -> None:
         """Close every open call of a run that ends, and void its spawns: each call's one result is read from its cell.
@@ -383,10 +389,10 @@ class Calls:
         self._processes.drop_waiting(record)
         for call in record.open_calls():
             state, finished = call.cell.close() if call.cell is not None else (None, None)
-            if call.waits:
-                result = notes.closed_result(None, None, cause, "")
+            waits = call.waits
+            result = self.end(record, call, _closed(record, call, state, finished, cause), at)
+            if waits:
                 self._state.step.now.append(RefuseCall(record.id, call.row.call_id, result))
-            self.end(record, call, _closed(record, call, state, finished, cause), at)
             if state is CellState.VOID:
                 self._end_unstarted(record, call, at)
         for process in record.processes.values():
@@ -395,9 +401,10 @@ class Calls:
                 self._processes.void_spawn(record, process, part, at)
 
     def _end_unstarted(self, record: RunRecord, call: CallRecord, at: float) -> None:
-        """A granted call whose cell is void never started: its part has ended."""
-        record.parts[call.row.call_id].end(How.NOT_STARTED, at)
-        call.row = msgspec.structs.replace(call.row, ended_at=at, how=How.NOT_STARTED)
+        """A granted call whose cell is void never started here: its part has ended."""
+        how = How.CANCELLED if call.row.begun else How.NOT_STARTED
+        record.parts[call.row.call_id].end(how, at)
+        call.row = msgspec.structs.replace(call.row, ended_at=at, how=how)
         self._state.save_call(call)
 
     def end(
@@ -408,12 +415,18 @@ class Calls:
         at: float,
         provenance: Provenance | None = None,
     ) -> ToolResult:
-        """Give a call its one result in the log, and return it: without its files, if there is no room for them."""
+        """Give a call its one result in the log, and return it.
+
+        It is without its files, if there is no room for them; and a call that had begun elsewhere was not refused.
+        """
+        if call.row.begun and result.outcome == Outcome.NOT_STARTED:
+            result = notes.had_begun(result)
         refused = self._state.no_room(result.media)
         if refused is not None:
             content = f"{result.content}\n[its files are not kept: {refused}]".lstrip("\n")
             result = msgspec.structs.replace(result, content=content, parts=(), attachments=())
-        if result.outcome != Outcome.NOT_STARTED and call.row.state == CallState.GRANTED:
+        uncounted = call.row.begun and call.row.started_at is None
+        if result.outcome != Outcome.NOT_STARTED and (call.row.state == CallState.GRANTED or uncounted):
             # It had begun, and the report of that is not here yet, or is never to come.
             self._state.use(record, ONE_CALL)
         effects = call.row.effects

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from actors.gate.cell import CellState
 from actors.messages import ToolResult
 from actors.model import OUTSIDE_SOURCES, Effect, How, Outcome, Provenance
@@ -83,6 +85,13 @@ def lost_result(how: How, note: str, effects: Sequence[Effect] = ()) -> ToolResu
     if how is How.NOT_STARTED:
         return ToolResult(Outcome.NOT_STARTED, f"Not started: {text}.", is_error=True)
     return ToolResult(Outcome.INTERRUPTED, f"Interrupted: {text}.{_begun('It', effects)}", is_error=True)
+
+
+def had_begun(result: ToolResult) -> ToolResult:
+    """Return the result of a call that was not started here, and had begun elsewhere before it was asked for."""
+    why = result.content.removeprefix("Not started: ")
+    content = f"Interrupted: {why} The call had begun before it was on record, and may have had effects."
+    return replace(result, outcome=Outcome.INTERRUPTED, content=content)
 
 
 def closed_result(

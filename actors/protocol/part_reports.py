@@ -83,8 +83,8 @@ class PartReports:
                 call.cell.close()
             effects = () if call.token is None else call.token.effects
             result = notes.lost_result(report.how, report.note, effects)
+            result = self._calls.end(record, call, result, report.at)
             state.step.now.append(CloseCall(record.id, call.row.call_id, result, None))
-            self._calls.end(record, call, result, report.at)
         elif report.late or (report.result is not None and not (call is not None and call.finished)):
             state.refuse_stale("result", report.address, report.how)
         self._execution_ended(report.address, report.how, report.at, report.note)

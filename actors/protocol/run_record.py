@@ -445,7 +445,7 @@ class RunRecord:
         refused = [key for key, call in self.calls.items() if not call.open and key not in self.parts]
         for key in refused[: len(self.calls) - PARTS_KEPT_MAX]:
             call = self.calls[key]
-            self.effects = self.effects or (call.executed and call.row.outcome != Outcome.NOT_STARTED)
+            self.effects = self.effects or call.row.begun or (call.executed and call.row.outcome != Outcome.NOT_STARTED)
             del self.calls[key]
 
     def restore_from(self, receipt: Receipt) -> None:

@@ -390,8 +390,8 @@ class Runs:
             record.effects
             or spawned
             or any(
-                call.executed and call.row.outcome not in (None, Outcome.NOT_STARTED)
-                if call.cell is None
+                call.row.begun or (call.executed and call.row.outcome not in (None, Outcome.NOT_STARTED))
+                if call.cell is None or call.row.begun
                 else call.cell.state in (CellState.CLOSED, CellState.FINISHED)
                 for call in record.calls.values()
             )

@@ -138,6 +138,7 @@ class HostCalls:
                 call.provider_id,
                 where,
                 ask=call.ask,
+                begun=call.begun,
                 schema=call.schema,
                 secret=call.secret,
             )

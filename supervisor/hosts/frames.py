@@ -231,6 +231,13 @@ class Call(Params, frozen=True, kw_only=True):
     ask: Annotated[
         bool, Meta(description="True: it waits until a person has allowed it. The configuration may want that too.")
     ] = False
+    begun: Annotated[
+        bool,
+        Meta(
+            description="True: it has begun elsewhere, in a program that did not ask, and what is executed waits for "
+            "its end. Nothing says that it was not started. Not with `ask`."
+        ),
+    ] = False
 
 
 class Ask(Params, frozen=True, kw_only=True):

@@ -178,7 +178,7 @@ def _of_signals(rows: list[Row], seen: Seen, trigger: str) -> Iterator[str]:
         unsure = f"{MAYBE} SIGTERM" in row.note
         exempt = asked or unsure or trigger == "daemon" or row.rows
         if row.pid in seen.heard and row.kind == "process" and not exempt:
-            yield f"pid {row.pid} got a SIGTERM that is not in the receipt"
+            yield f"pid {row.pid} got a SIGTERM that is not in the receipt: {row}"[:600]
         if row.pid in seen.hear and row.pid not in seen.heard and row.how is How.EXIT:
             yield f"pid {row.pid} ends at a SIGTERM only, got none, and is said to have exited"
 

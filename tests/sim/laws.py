@@ -75,6 +75,7 @@ class LogLaws:
         self.ended: dict[str, dict[str, object]] = {}
         self.calls: dict[str, str] = {}
         self.started_calls: set[str] = set()
+        self.begun_elsewhere: set[str] = set()
         self.outcomes: dict[str, str] = {}
         self.spoken: set[str] = set()
         # The last event says that the session was deleted.
@@ -173,6 +174,8 @@ class LogLaws:
             case "tool.requested":
                 assert run is not None
                 assert event.data["call_id"] not in self.calls, "a call is requested once"
+                if event.data.get("begun"):
+                    self.begun_elsewhere.add(event.data["call_id"])
                 self.calls[event.data["call_id"]] = run
                 self.spoken.add(run)
                 of = event.data["arguments"].get("of", run)
@@ -308,7 +311,7 @@ class LogLaws:
         call, outcome = event.data["call_id"], event.data["outcome"]
         assert call in self.calls, "a result without a call"
         assert call not in self.outcomes, f"{call} has two results (L6)"
-        if call in self.started_calls:
+        if call in self.started_calls or call in self.begun_elsewhere:
             assert outcome != "not_started", f"{call} had started (L6)"
         self.outcomes[call] = outcome
 

@@ -282,7 +282,7 @@ class TurnBase:
 
 
 def _more(
-    schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s: float | None, ask: bool
+    schema: Mapping[str, Any] | None, provider_id: str | None, deadline_s: float | None, ask: bool, begun: bool
 ) -> dict[str, Any]:
     """Return further fields of a `call`, as the daemon expects them."""
     return {
@@ -290,6 +290,7 @@ def _more(
         "provider_id": None if provider_id is None else storable(str(provider_id)),
         "deadline_s": seconds(deadline_s),
         "ask": True if ask else None,
+        "begun": True if begun else None,
     }
 
 
@@ -372,6 +373,7 @@ class AsyncTurn(TurnBase):
         show: Callable[[T], str | ToolResult] | None = None,
         deadline_s: float | None = None,
         ask: bool = False,
+        begun: bool = False,
     ) -> T:
         """One call of a function that is here, gated: for tools of a framework.
 
@@ -387,12 +389,15 @@ class AsyncTurn(TurnBase):
             show: makes the text for the thread; by default the value itself, as JSON if it is no text.
             deadline_s: seconds after which the call is closed.
             ask: True: it waits until a person has allowed it.
+            begun: True: `function` only waits for something that has begun elsewhere, in a program that did not ask.
+                Then a result that it has not itself says that it may have had effects, and never that it was not
+                started.
 
         Raises:
             Refused: it did not take place, also where its arguments did not fit the schema, or not to its end;
                 `result` is what the thread has.
         """
-        more = _more(schema, provider_id, deadline_s, ask)
+        more = _more(schema, provider_id, deadline_s, ask, begun)
         call = await self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
 
@@ -563,9 +568,10 @@ class Turn(TurnBase):
         show: Callable[[T], str | ToolResult] | None = None,
         deadline_s: float | None = None,
         ask: bool = False,
+        begun: bool = False,
     ) -> T:
         """See `AsyncTurn.gate`: the function is a plain one, and is called on the calling thread."""
-        more = _more(schema, provider_id, deadline_s, ask)
+        more = _more(schema, provider_id, deadline_s, ask, begun)
         call = self._through(self._gate(name, arguments, function, show, **more))
         return typing.cast("T", call.outcome())
 

@@ -20,6 +20,14 @@ ASKING: Final = (
     ),
     mutant("a tool is called that was declined", "L2", Calls, "answered", "if answer.allow is False:", "if False:"),
     mutant(
+        "a call that has begun elsewhere is reported as not started",
+        "L6",
+        Calls,
+        "end",
+        "if call.row.begun and result.outcome == Outcome.NOT_STARTED:",
+        "if False:",
+    ),
+    mutant(
         "a call is answered that does not wait any more",
         "L10",
         Calls,

@@ -17,9 +17,11 @@ class UsageLaws:
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        # By session and run: its tokens; and the calls that have begun, or were asked for.
+        # By session and run: its tokens; and the calls that have begun, those of them that did not ask, and how many
+        # were asked for.
         self._tokens: defaultdict[str, dict[str, Usage]] = defaultdict(dict)
         self._begun: defaultdict[str, set[str]] = defaultdict(set)
+        self._elsewhere: defaultdict[str, set[str]] = defaultdict(set)
         self._asked: defaultdict[str, int] = defaultdict(int)
         self._spent: set[str] = set()
         self._agents: dict[str, str] = {}
@@ -65,6 +67,8 @@ class UsageLaws:
                 pass
             case "tool.requested":
                 self._asked[run] += 1
+                if event.data.get("begun"):
+                    self._elsewhere[run].add(event.data["call_id"])
             case "tool.started":
                 self._begun[run].add(event.data["call_id"])
             case "tool.ended" if event.data["outcome"] != "not_started":
@@ -81,10 +85,10 @@ class UsageLaws:
                     self._seen.break_(f"{run} is {event.data['status']} by its budget, and had some left (L5)")
             case _:
                 pass
-        if budget.max_calls is not None and len(self._begun[run]) > budget.max_calls:
-            self._seen.break_(
-                f"{run} has started {len(self._begun[run])} calls, and may start {budget.max_calls} (L14)"
-            )
+        # What has begun elsewhere did not ask.
+        started = len(self._begun[run] - self._elsewhere[run])
+        if budget.max_calls is not None and started > budget.max_calls:
+            self._seen.break_(f"{run} has started {started} calls, and may start {budget.max_calls} (L14)")
 
     def _sum(self, tokens: dict[str, Usage], run: str) -> Usage:
         return tokens.get(run, Usage()).plus(Usage(calls=len(self._begun[run])))

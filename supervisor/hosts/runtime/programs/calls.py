@@ -44,7 +44,7 @@ class ToolCalls:
         it has seen the call.
         """
         if key not in self._calls:
-            await self._record(key, name, arguments, ask=False).decided
+            await self._record(key, name, arguments, begun=True).decided
 
     async def gated(self, key: str, name: str, arguments: object, *, ask: bool) -> str | None:
         """Wait until a call may begin, which the program holds until then; `ask`: until a person allows it.
@@ -77,12 +77,14 @@ class ToolCalls:
         for key in self._calls:
             await self.ended(key, NO_RESULT, is_error=True)
 
-    def _record(self, key: str, name: str, arguments: object, *, ask: bool) -> _Call:
+    def _record(self, key: str, name: str, arguments: object, *, ask: bool = False, begun: bool = False) -> _Call:
         call = self._calls[key] = _Call()
-        call.task = asyncio.create_task(self._gate(call, key, name, shown(arguments), ask=ask))
+        call.task = asyncio.create_task(self._gate(call, key, name, shown(arguments), ask=ask, begun=begun))
         return call
 
-    async def _gate(self, call: _Call, key: str, name: str, arguments: dict[str, Any], *, ask: bool) -> None:
+    async def _gate(
+        self, call: _Call, key: str, name: str, arguments: dict[str, Any], *, ask: bool, begun: bool
+    ) -> None:
         async def function() -> ToolResult:
             if not call.decided.done():
                 call.decided.set_result(None)
@@ -97,6 +99,7 @@ class ToolCalls:
                 provider_id=key,
                 show=lambda result: result,
                 ask=ask,
+                begun=begun,
             )
         except Refused as error:
             why = error.result.content
