@@ -26,6 +26,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from actors.errors import CountermandError, Invalid
+from actors.events import EventKind
 from actors.model import Message, Receipt, Row
 from actors.requests import NewMessage, Stop
 from supervisor.console.chat.attached import AttachedSession
@@ -153,7 +154,7 @@ class _Play:
         second = self._send(session, TEST)
         answered = time.monotonic() - asked
         steps = [self._ended(session, "taken over", first, answered)]
-        speaks = self._at(second, "text") - self._at(second, "message")
+        speaks = self._at(second, EventKind.TEXT) - self._at(second, EventKind.MESSAGE)
         steps[0].seconds["spoke"] = round(speaks, 4)
         self._out.step(steps[0], receipt=True)
         seen = self._jobs(second, 1)
@@ -190,11 +191,11 @@ class _Play:
 
         def at_work() -> bool:
             events = self._events(run_id)
-            speaking = {event.data["call_id"] for event in events if event.kind == "tool.output"}
+            speaking = {event.data["call_id"] for event in events if event.kind == EventKind.TOOL_OUTPUT}
             return len(speaking) == jobs
 
         _until(at_work, "jobs at work")
-        said = "".join(event.data["text"] for event in self._events(run_id) if event.kind == "text")
+        said = "".join(event.data["text"] for event in self._events(run_id) if event.kind == EventKind.TEXT)
         seen = self._daemon.alive(FENCE)
         self._out.line(f"the model: {said}")
         self._out.line(f"{plural(jobs, 'call is', 'calls are')} at work, in {len(seen)} processes")

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
+from actors.events import EventKind
 from actors.ids import new_request_id
 from actors.model import Policy, Receipt, SessionStatus, StopOutcome
 from actors.requests import Accepted, NewMessage, Stop
@@ -229,7 +230,7 @@ def _text(api: Api, session: str, run_id: str) -> str:
     """Return the end of what a run has said."""
     records, texts, after, read = RemoteRecords(api), list[str](), 0, 0
     while read < EVENTS_MAX and (events := records.events(session, after, run_id)):
-        texts += [str(event.data.get("text", "")) for event in events if event.kind == "text"]
+        texts += [str(event.data.get("text", "")) for event in events if event.kind == EventKind.TEXT]
         after, read = events[-1].seq, read + len(events)
     return tail("".join(texts), TEXT_MAX_CHARS)
 
