@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from actors.model import CallState, Owner, PartKind, RunInfo
+from actors.model import CallState, Owner, PartKind, RunInfo, RunParent
 from actors.ports import CallRow
 from actors.run_status import RunStatus
 from actors.usage import Usage
@@ -42,7 +42,10 @@ class LiveCall(Struct, frozen=True):
 
 
 class LiveRun(Struct, frozen=True):
-    """A run that is not settled: it runs, ends or waits. `processes` are those that belong to no open call."""
+    """A run that is not settled: it runs, ends or waits. `processes` are those that belong to no open call.
+
+    `parent`: whose child run it is; None: nobody's.
+    """
 
     run_id: str
     status: RunStatus
@@ -52,6 +55,7 @@ class LiveRun(Struct, frozen=True):
     calls: list[LiveCall]
     processes: list[LiveProcess]
     usage: Usage = Usage()
+    parent: RunParent | None = None
 
 
 class LiveStray(Struct, frozen=True):
@@ -141,7 +145,9 @@ def _run(run: RunInfo, rows: list[CallRow], processes: _Processes) -> LiveRun:
     ]
     left = [key for key in processes if key[:2] == (run.session, run.run_id)]
     others = [one for key in left for one in processes.pop(key)]
-    return LiveRun(run.run_id, run.status, run.agent, run.generation, run.started_at, calls, others, run.usage)
+    return LiveRun(
+        run.run_id, run.status, run.agent, run.generation, run.started_at, calls, others, run.usage, run.parent
+    )
 
 
 def _key(run: RunInfo, call_id: str) -> _Key:

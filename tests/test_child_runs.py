@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from actors.hierarchy.process import ProcessActor
 from actors.hierarchy.session import SessionActor
 from actors.requests import Delete, Stop
 from supervisor import Agent, Config, SessionHandle, Supervisor
+from tests.console_kit import COMMAND
 from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, log, poison, rows, say, settled, stop, until
 from tests.sim.world import World
 from tests.world_kit import message as world_message
@@ -167,6 +169,30 @@ def test_l3_the_receipt_waits_for_trees_of_two_child_runs_that_ignore_sigterm(ki
     assert all("shell" in {one.name for one in row.rows} for row in children)
     for name in supervisor.store.names():
         check_rest(supervisor.session(name))
+
+
+def test_the_console_says_whose_child_run_a_run_is(kit: Kit) -> None:
+    supervisor = start(kit)
+    session = supervisor.session("s1")
+    run = say(session, "worker - wait")
+    child = child_of(session)
+
+    def shown(*words: str) -> str:
+        options = ("--state-dir", str(kit.state_dir), *words)
+        ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=WAIT_S, check=True)
+        return ended.stdout
+
+    other = child["session"]
+    own = {"session": "s1", "run_id": run, "call_id": child["call_id"], "depth": 1}
+    living = {one["session"]: one["runs"] for one in json.loads(shown("ps", "--json"))["sessions"]}
+    assert [(one["run_id"], one["parent"]) for one in living[other]] == [(child["run_id"], own)]
+    assert [(one["run_id"], one["parent"]) for one in living["s1"]] == [(run, None)]
+    assert [one["parent"] for one in json.loads(shown("runs", other, "--json"))] == [own]
+    said = f"{run} of session s1, by its {child['call_id']}"
+    for words in (("ps",), ("runs", other), ("why", child["run_id"])):
+        assert said in " ".join(shown(*words).split()), words
+    stop(session)
+    assert session.receipt(run, timeout=WAIT_S).complete
 
 
 def test_a_child_run_that_is_stopped_alone_gives_its_parent_an_interrupted_result(kit: Kit) -> None:

@@ -14,7 +14,7 @@ from supervisor.console.client.attended import HINT, status_words
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, grid, print_json, say
-from supervisor.console.render.words import age, head
+from supervisor.console.render.words import age, child_of, head
 from supervisor.live_processes import LiveProcess
 from supervisor.live_tree import LiveRun, LiveSession, Living
 
@@ -89,6 +89,8 @@ def _run(run: LiveRun, *, served: bool) -> Iterator[_TreeLine]:
     what = f"run {run.run_id} · {status_words(run.status, served=served)} · agent {head(run.agent, 30)}"
     if run.usage.tokens:
         what += f" · {run.usage.tokens:,} tokens"
+    if run.parent is not None:
+        what += f" · child of {child_of(run.parent)}"
     age_s = _since(run.started_at) if served else None
     yield _TreeLine(1, what, tuple(_of_run(run)), style, generation=run.generation, age_s=age_s)
     for call in run.calls:

@@ -14,7 +14,7 @@ from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import RUNS_MAX
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
-from supervisor.console.render.words import cause, date_time, duration, head, script_ended, script_problem
+from supervisor.console.render.words import cause, child_of, date_time, duration, head, script_ended, script_problem
 
 ID_WIDTH: Final = 30
 
@@ -57,6 +57,8 @@ def show_runs(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
         out.print(line, soft_wrap=True)
         for key in run.inputs:
             out.print(Text("    " + head(texts.get(key, key), out.width - 4)), soft_wrap=True)
+        if run.parent is not None:
+            out.print(Text(f"    child of {child_of(run.parent)}", style="dim"), soft_wrap=True)
         why = _why_in_brief(run)
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)

@@ -36,6 +36,7 @@ from supervisor.console.render.output import console, heading, print_json, say
 from supervisor.console.render.receipts import table
 from supervisor.console.render.words import (
     cause_in_full,
+    child_of,
     clock_time,
     date_time,
     duration,
@@ -275,7 +276,7 @@ def _print(out: Any, history: RunHistory) -> None:
     if run.usage != Usage():
         facts.append(("used", usage_words(run.usage)))
     if run.parent is not None:
-        facts.append(("child of", f"{run.parent.run_id} of session {run.parent.session}, by its {run.parent.call_id}"))
+        facts.append(("child of", child_of(run.parent)))
     if run.retry_of:
         facts.append(("retry of", f"{run.retry_of} (attempt {run.attempt})"))
     facts.extend(("tried again", run_id) for run_id in history.retried_by)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from actors.errors import CountermandError
-from actors.model import Json, Provenance
+from actors.model import Json, Provenance, RunParent
 from actors.parts import MediaPart, Part
 from actors.text import one_line
 from actors.usage import Usage
@@ -76,6 +76,11 @@ def cause_in_full(provenance: Provenance) -> str:
     """Say who ended something, why, how, when, and on whose behalf."""
     by = f", by {one_line(provenance.requested_by)}" if provenance.requested_by else ""
     return f"{cause(provenance)} ({provenance.mode}, asked for at {clock_time(provenance.initiated_at)}{by})"
+
+
+def child_of(parent: RunParent) -> str:
+    """Say whose part a child run is."""
+    return f"{parent.run_id} of session {one_line(parent.session)}, by its {parent.call_id}"
 
 
 def refusal(error: CountermandError) -> str:
