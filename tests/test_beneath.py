@@ -56,12 +56,14 @@ def outside(root: Path) -> dict[str, str]:
 
 NAMES = st.sampled_from(["a", "b", "file", "link", "other", "out", "secret", "root", "..", ".", ""])
 PATHS = st.lists(NAMES, min_size=1, max_size=6).map("/".join)
-TARGETS = st.one_of(PATHS, PATHS.map("/".__add__), PATHS.map("{root}/".__add__), PATHS.map("{root}/../".__add__))
+OUT = st.sampled_from(["..", "../out", "../../out", "../out/secret", "{root}/../out", "/", "link", "a/link", "other"])
+WAYS = st.sampled_from(["link", "link/secret", "other/secret", "a/link/secret", "link/out/secret", "a/b/other/secret"])
+TARGETS = st.one_of(OUT, PATHS, PATHS.map("/".__add__), PATHS.map("{root}/".__add__), PATHS.map("{root}/../".__add__))
 LINKS = st.lists(st.tuples(st.sampled_from(["link", "other", "a/link", "a/b/other", "a/b/link"]), TARGETS), max_size=4)
 
 
 @settings(max_examples=150, deadline=None)
-@given(links=LINKS, path=st.one_of(TARGETS, PATHS))
+@given(links=LINKS, path=st.one_of(WAYS, TARGETS, PATHS))
 def test_no_path_through_any_links_reads_or_changes_what_is_outside(links: list[tuple[str, str]], path: str) -> None:
     folder = tempfile.mkdtemp()
     try:
@@ -99,12 +101,13 @@ def test_each_way_out_is_refused_with_the_root(world: Path, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["a/b/../file", "{root}/a/file", "link/file", "a/b/back/a/file", "absolute", "./a//file/"]
+    "path", ["a/b/../file", "{root}/a/file", "link/file", "a/b/back/a/file", "absolute", "a/b/absolute", "./a//file/"]
 )
 def test_each_way_inside_leads_there(world: Path, path: str) -> None:
     (world / "link").symlink_to("a")
     (world / "a" / "b" / "back").symlink_to("../..")
     (world / "absolute").symlink_to(world / "a" / "file")
+    (world / "a" / "b" / "absolute").symlink_to(world / "a" / "file")
     assert Files(str(world)).read(path.format(root=world), token()) == "inside"
 
 
