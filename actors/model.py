@@ -1,6 +1,7 @@
 """The nouns: addresses, provenance, receipts, messages of a thread, events, and the words that these are made of.
 
-Everything here is a value: frozen, comparable, and stored by msgspec without conversion.
+Everything here is a value: frozen, comparable, and stored by msgspec without conversion. The file has over 600 lines,
+and is whole: the nouns are made of one another.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Code in `actors/` reads clocks, makes ids, starts threads and touches files only through these. The same actors run over
 the real ports in `supervisor/` and over simulated ones in `tests/`. One exception: the code of an agent or a tool reads
-and writes its own pipes (`actors.plugin.pipes`), which no actor does.
+and writes its own pipes (`actors.plugin.pipes`), which no actor does. The file has over 600 lines, and is whole: a
+port is its words, and who writes another port reads all of them.
 """
 
 from __future__ import annotations

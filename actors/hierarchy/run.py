@@ -3,9 +3,8 @@
 It routes. What the agent asks for goes up to the session, what the session permits goes down to the calls, and reports
 of ends go up. It decides nothing about the protocol.
 
-It knows at all times which executions and process trees of its run may be alive. So it can take over what a failed call
-left, and end it. A session starts a run actor with an `Adoption` to take over what a whole run left: after a crash, and
-when an earlier actor of the run failed.
+It knows at all times which executions and process trees of its run may be alive. So it can take over and end what a
+failed call left. A session starts a run actor with an `Adoption` to take over what a whole run has left.
 """
 
 from __future__ import annotations
@@ -550,8 +549,7 @@ class RunActor(Actor):
     def _take_tree(self, process_id: str, grace_s: float, child: str = "") -> None:
         """Take a tree over, and end it. `child`: the session of a child run that an earlier supervisor started."""
         if not claim_for_run_end(self._cells.get(process_id)):
-            # It was handed over: the session has it.
-            return
+            return  # It was handed over: the session has it.
         session = child or self._address.session
         self._ports.processes.adopt(process_id, self.actor_ref, session, anew=self._adoption is not None)
         self._ports.processes.kill(process_id, grace_s, self._address.session)

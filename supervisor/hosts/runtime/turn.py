@@ -1,6 +1,7 @@
 """The turn: the argument of an agent's function, for plain and for async code.
 
 What a method does is written once, as steps that yield what has to be waited for. `Turn` waits, `AsyncTurn` awaits.
+The file has over 600 lines, and is whole: each method is there twice, with one set of words.
 """
 
 from __future__ import annotations
