@@ -7,6 +7,7 @@ A call that may have been carried out is repeated with the same `id`, and has on
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable
@@ -246,8 +247,6 @@ def serve_mcp(endpoint: Endpoint, only: str | None) -> ExitCode:
         Invalid: the SDK is not installed.
     """
     try:
-        import anyio
-        import anyio.to_thread
         import mcp_types as types
         from mcp.server.lowlevel import Server
         from mcp.server.stdio import stdio_server
@@ -272,7 +271,7 @@ def serve_mcp(endpoint: Endpoint, only: str | None) -> ExitCode:
         over = False
         work = functools.partial(control.call, params.name, dict(params.arguments or {}), lambda: over)
         try:
-            told, is_error = await anyio.to_thread.run_sync(work, abandon_on_cancel=True), False
+            told, is_error = await asyncio.to_thread(work), False
         except CountermandError as refused:
             told, is_error = {"error": refused.as_json()}, True
         finally:
@@ -285,5 +284,5 @@ def serve_mcp(endpoint: Endpoint, only: str | None) -> ExitCode:
         async with stdio_server() as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
-    anyio.run(serve)
+    asyncio.run(serve())
     return ExitCode.OK

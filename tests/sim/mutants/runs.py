@@ -182,7 +182,7 @@ RUNS: Final = (
                 Calls,
                 "close_all",
                 "self.end(record, call, _closed(record, call, state, finished, cause), at)",
-                "pass",
+                "notes.closed_result(None, None, cause, '')",
             ),
             Edit(
                 Runs,

@@ -35,7 +35,7 @@ USAGE: Final = (
         "L6",
         Calls,
         "end",
-        "and call.row.state == CallState.GRANTED:",
+        "and (call.row.state == CallState.GRANTED or uncounted):",
         "and True:",
     ),
     mutant(
