@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import sys
 import time
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -255,7 +256,7 @@ def serve_mcp(endpoint: Endpoint, only: str | None) -> ExitCode:
             "the MCP SDK is not installed where this command is",
             expected="the packages of the extra countermand[mcp]",
             got=str(error),
-            remedy="install countermand[mcp]",
+            remedy=f"install countermand[mcp]: {sys.executable} -m pip install '/path/to/countermand[mcp]'",
         ) from error
     control = Control(endpoint, only)
 

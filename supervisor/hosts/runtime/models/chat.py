@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Iterable
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from countermand import offer_openai, render_openai
 
 from .model import BrokenOff, Model, call
-from .patience import patiently
+from .patience import converse
 
 THOUGHTS = ("reasoning_content", "reasoning")
 """The keys in which servers have what a model thinks."""
@@ -28,12 +27,8 @@ def prepare() -> None:
 
 
 async def answer(turn: Any) -> None:
-    """Answer a turn: ask the model, wait for the calls of its answer, and ask again until it calls nothing."""
-    more = True
-    while more:
-        calls = await patiently(turn, model(), ask)
-        await asyncio.gather(*calls)
-        more = bool(await turn.steering() or calls)
+    """Answer a turn."""
+    await converse(turn, model(), ask)
 
 
 async def ask(turn: Any) -> list[Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from typing import Any
 
 from countermand import offer_anthropic, render_anthropic
 
 from .model import BrokenOff, Model, call
-from .patience import patiently
+from .patience import converse
 
 MAX_TOKENS = 8_192
 """How long an answer may be, unless `options` says it. The API wants to be told."""
@@ -27,12 +26,8 @@ def prepare() -> None:
 
 
 async def answer(turn: Any) -> None:
-    """Answer a turn: ask the model, wait for the calls of its answer, and ask again until it calls nothing."""
-    more = True
-    while more:
-        calls = await patiently(turn, model(), ask)
-        await asyncio.gather(*calls)
-        more = bool(await turn.steering() or calls)
+    """Answer a turn."""
+    await converse(turn, model(), ask)
 
 
 async def ask(turn: Any) -> list[Any]:

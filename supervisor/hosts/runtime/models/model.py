@@ -183,7 +183,7 @@ def _sdk(package: str) -> Any:
     except ImportError as error:
         raise Invalid(
             f"the package {package} cannot be imported by {sys.executable}",
-            expected=f"pip install 'countermand[{package}]', or python = the interpreter of an environment that has it",
+            expected=f"pip install '/path/to/countermand[{package}]', or python = an interpreter that has it",
             got=str(error),
             remedy="do one of the two, then: countermand agents reload",
         ) from None

@@ -5,6 +5,7 @@ The SDKs retry by themselves too. Here it is ours, so that people see it, and th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -16,6 +17,15 @@ WAIT_MAX_S = 60.0
 """A provider that wants a longer wait is not waited for."""
 
 T = TypeVar("T")
+
+
+async def converse(turn: Any, model: Model, ask: Callable[[Any], Awaitable[list[Any]]]) -> None:
+    """Ask the model, wait for the calls of its answer, and ask again until it calls nothing. See `patiently`."""
+    more = True
+    while more:
+        calls = await patiently(turn, model, ask)
+        await asyncio.gather(*calls)
+        more = bool(await turn.steering() or calls)
 
 
 async def patiently(turn: Any, model: Model, ask: Callable[[Any], Awaitable[T]]) -> T:

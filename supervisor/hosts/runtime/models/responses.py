@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from typing import Any
 
 from countermand import offer_responses, render_responses
 
 from .model import BrokenOff, Failed, Model, call
-from .patience import patiently
+from .patience import converse
 
 THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
 TEXTS = ("response.output_text.delta", "response.refusal.delta")
@@ -28,12 +27,8 @@ def prepare() -> None:
 
 
 async def answer(turn: Any) -> None:
-    """Answer a turn: ask the model, wait for the calls of its answer, and ask again until it calls nothing."""
-    more = True
-    while more:
-        calls = await patiently(turn, model(), ask)
-        await asyncio.gather(*calls)
-        more = bool(await turn.steering() or calls)
+    """Answer a turn."""
+    await converse(turn, model(), ask)
 
 
 async def ask(turn: Any) -> list[Any]:
