@@ -239,8 +239,8 @@ def test_a_call_that_is_refused_raises_what_the_thread_has_and_its_function_neve
     assert not began
 
 
-@pytest.mark.parametrize("kind", ["task", "thread"])
-def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_is_stopped(kit: Kit, kind: str) -> None:
+def stopped_behind_an_earlier_run(kit: Kit, kind: str, **how: Any) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Stop a run whose gated call waits for an earlier run; returns what is on record of the call, and what it cost."""
     began, hold = list[str](), kit.gate()
 
     @tool(isolation="thread")
@@ -253,12 +253,12 @@ def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_i
 
         if turn.inputs[-1].content == "hold":
             await turn.call("holds")
-        await turn.gate("late", {}, function)
+        await turn.gate("late", {}, function, **how)
 
     def as_thread(turn: Turn) -> None:
         if turn.inputs[-1].content == "hold":
             turn.call("holds")
-        turn.gate("late", {}, lambda: began.append("began"))
+        turn.gate("late", {}, lambda: began.append("began"), **how)
 
     session = kit.session(as_task if kind == "task" else as_thread, tools=[holds], grace_s=30.0)
     first = say(session, "hold")
@@ -269,49 +269,29 @@ def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_i
     hold.set()
     assert session.receipt(second, timeout=WAIT_S).complete
     session.receipt(first, timeout=WAIT_S)
-    (ended,) = [event for event in check_rest(session) if event.kind == "tool.ended" and event.run_id == second]
-    assert ended.data["outcome"] == "not_started"
+    events = [event for event in check_rest(session) if event.run_id == second]
+    (asked,) = [event.data for event in events if event.kind == "tool.requested"]
+    (ended,) = [event.data for event in events if event.kind == "tool.ended"]
     assert not began
+    return asked, ended, session.run(second).usage.calls
+
+
+@pytest.mark.parametrize("kind", ["task", "thread"])
+def test_l2_a_function_that_waits_for_an_earlier_run_never_begins_when_its_run_is_stopped(kit: Kit, kind: str) -> None:
+    asked, ended, calls = stopped_behind_an_earlier_run(kit, kind)
+    assert "begun" not in asked
+    assert ended["outcome"] == "not_started"
+    assert calls == 0
 
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
 def test_l6_what_has_begun_elsewhere_is_interrupted_where_another_call_is_not_started(kit: Kit, kind: str) -> None:
-    hold = kit.gate()
-
-    @tool(isolation="thread")
-    def holds() -> None:
-        hold.wait()
-
-    async def as_task(turn: AsyncTurn) -> None:
-        async def function() -> None:
-            raise AssertionError("the gate is shut")
-
-        if turn.inputs[-1].content == "hold":
-            await turn.call("holds")
-        await turn.gate("late", {}, function, begun=True)
-
-    def as_thread(turn: Turn) -> None:
-        if turn.inputs[-1].content == "hold":
-            turn.call("holds")
-        turn.gate("late", {}, lambda: 1 / 0, begun=True)
-
-    session = kit.session(as_task if kind == "task" else as_thread, tools=[holds], grace_s=30.0)
-    first = say(session, "hold")
-    until(lambda: any(event.kind == "tool.started" for event in log(session)))
-    second = say(session, "go", policy="interrupt")
-    until(lambda: any(event.kind == "tool.requested" and event.run_id == second for event in log(session)))
-    stop(session, mode="immediate")
-    hold.set()
-    assert session.receipt(second, timeout=WAIT_S).complete
-    session.receipt(first, timeout=WAIT_S)
-    events = check_rest(session)
-    (asked,) = [event for event in events if event.kind == "tool.requested" and event.run_id == second]
-    assert asked.data["begun"] is True
-    (ended,) = [event for event in events if event.kind == "tool.ended" and event.run_id == second]
-    assert ended.data["outcome"] == "interrupted"
-    assert ended.data["content"].startswith("Interrupted: ")
-    assert "had begun before it was on record, and may have had effects" in ended.data["content"]
-    assert session.run(second).usage.calls == 1
+    asked, ended, calls = stopped_behind_an_earlier_run(kit, kind, begun=True)
+    assert asked["begun"] is True
+    assert ended["outcome"] == "interrupted"
+    assert ended["content"].startswith("Interrupted: ")
+    assert "had begun before it was on record, and may have had effects" in ended["content"]
+    assert calls == 1
 
 
 def test_l6_what_has_begun_elsewhere_is_interrupted_when_it_cannot_be_let_in(kit: Kit) -> None:

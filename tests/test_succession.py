@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pykka import ActorRef
 
 from actors.gate.token import CancelToken
+from actors.hierarchy.incarnation import Incarnation
 from actors.kernel.actor import Actor
 from actors.kernel.dispatcher import PooledDispatcher
 from actors.kernel.succession import Succession
@@ -151,3 +153,24 @@ def test_the_end_of_a_child_run_goes_to_the_successor(owners: Owners) -> None:
         links.take(EndChild("run_x", 0.0))
     finally:
         clock.close()
+
+
+def test_l14_what_has_ended_is_forgotten_but_what_is_open_or_was_when_that_was_decided() -> None:
+    """An end that came since then may not be on record yet: if the store fails, it is asked for again."""
+    forgotten: dict[str, tuple[str, Collection[str]]] = {}
+
+    def port(name: str) -> SimpleNamespace:
+        return SimpleNamespace(forget_ended=lambda session, but: forgotten.update({name: (session, but)}))
+
+    names = ("executor", "processes", "strays")
+    state = SimpleNamespace(open_parts=lambda: frozenset({"open"}), open_runs=lambda: frozenset({"run_open"}))
+    incarnation = Incarnation.__new__(Incarnation)
+    incarnation.session = "s"
+    incarnation.protocol = cast("Any", SimpleNamespace(state=state))
+    incarnation._ports = cast("Any", SimpleNamespace(**{name: port(name) for name in names}))
+    incarnation.forget_ended({"was open"}, {"run_was_open"})
+    assert forgotten == {
+        "executor": ("s", {"open", "was open"}),
+        "processes": ("s", {"open", "was open"}),
+        "strays": ("s", {"run_open", "run_was_open"}),
+    }
