@@ -31,6 +31,8 @@ STARTS_MAX = 4
 """How often a server is started in one run."""
 START_S = 30.0
 """How long a server may take to start, and to list its tools."""
+END_S = 10.0
+"""How long the end of a block waits for the SDK to close its clients."""
 TOOLS_MAX = 500
 """How many tools of a server are looked at."""
 PAGES_MAX = 100
@@ -120,7 +122,8 @@ class _Connection:
         self.name = name
         self._turn = turn
         self._server = server
-        self._keeper: asyncio.Task[None] | None = None
+        # Those of servers that were started anew may still be ending.
+        self._keepers: set[asyncio.Task[None]] = set()
         self._client: asyncio.Future[Any] | None = None
         self._over = asyncio.Event()
         self._starts = 0
@@ -133,7 +136,9 @@ class _Connection:
             self._starts += 1
             self._client = asyncio.get_running_loop().create_future()
             self._over = asyncio.Event()
-            self._keeper = asyncio.create_task(self._keep(self._client, self._over), name=f"MCP server {self.name}")
+            keeper = asyncio.create_task(self._keep(self._client, self._over), name=f"MCP server {self.name}")
+            self._keepers.add(keeper)
+            keeper.add_done_callback(self._keepers.discard)
         try:
             return await asyncio.shield(self._client)
         except Exception as error:  # whatever it is, the server is not there
@@ -197,10 +202,12 @@ class _Connection:
             raise ToolFailed(f"the MCP server {self.name} has ended, and the call may have had effects") from error
 
     async def close(self) -> None:
-        """End the server."""
+        """End the server. One that the SDK does not end in END_S is left to the end of the run's processes."""
         self._over.set()
-        if self._keeper is not None:
-            await asyncio.wait([self._keeper])
+        if self._keepers:
+            _, slow = await asyncio.wait(self._keepers, timeout=END_S)
+            for keeper in slow:
+                keeper.cancel()
 
 
 def _result(answer: Any) -> Any:
