@@ -111,7 +111,7 @@ def test_a_file_that_is_no_key_is_refused_and_not_shown(
 
 def test_an_sdk_that_is_not_there_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERMAND_MODEL", json.dumps({"model": "m", **LOCAL}))
-    with pytest.raises(Exception, match=r"pip install 'countermand\[no_such_sdk\]', or python ="):
+    with pytest.raises(Exception, match=r"pip install '/path/to/countermand\[no_such_sdk\]', or python ="):
         Model("no_such_sdk", "Client", key="TEST_KEY", url="TEST_URL")
 
 
