@@ -57,7 +57,8 @@ from actors.protocol.step import (
 )
 from actors.run_status import TERMINAL, RunStatus
 from supervisor.child_runs import ChildLinks
-from tests.protocol_driver import SESSION, Driver, Op, SimCall
+from tests.protocol_check import SESSION, CheckedProtocol, SimCall
+from tests.protocol_driver import Driver, Op
 from tests.sim.laws import SPOKEN
 
 NAMED: Final = "c"
@@ -117,7 +118,7 @@ class _Find:
 class Member(Driver):
     """A session, what its runs delegate to others, and what it says of runs that are child runs of others."""
 
-    def __init__(self, family: Family, session: str, beside: Driver | None) -> None:
+    def __init__(self, family: Family, session: str, beside: CheckedProtocol | None) -> None:
         super().__init__("forced", session, beside, children_max=CHILDREN_MAX, children_depth_max=DEPTH_MAX)
         self.family = family
         self.box = Box()

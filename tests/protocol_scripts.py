@@ -7,7 +7,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from actors.events import ProgressData
-from tests.protocol_driver import SESSION, WORD, Op
+from tests.protocol_check import SESSION
+from tests.protocol_driver import WORD, Op
 from tests.protocol_family import NAMED
 from tests.rendered_thread import CHAT, ITEMS
 from tests.sim.asking import ALLOWED

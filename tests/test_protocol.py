@@ -34,7 +34,8 @@ from actors.requests import (
 )
 from actors.run_status import RunStatus
 from actors.thread import Thread
-from tests.protocol_driver import SESSION, Driver, Op, started
+from tests.protocol_check import SESSION
+from tests.protocol_driver import Driver, Op, started
 from tests.protocol_family import Family
 from tests.protocol_scripts import family_scripts, scripts
 

@@ -17,7 +17,8 @@ from actors.model import How
 from actors.ports import ProcessRow, SpawnSpec
 from actors.requests import Accepted
 from actors.run_status import RunStatus
-from tests.protocol_driver import Driver, SimTree
+from tests.protocol_check import SimTree
+from tests.protocol_driver import Driver
 from tests.sim.hosts import Hosting
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop

@@ -12,7 +12,8 @@ whole stop with its races is then a function of a seed, and a failure is replaye
     processes.py   SimProcesses: process trees that behave as their command line says
     executor.py    SimExecutor: coroutines on a loop that is stepped
     strays.py      SimStrays: what code leaves behind by itself
-    agents.py      an agent that does what its messages say, and tools to go with it
+    agents.py      an agent that does what its messages say
+    tools.py       its tools
     model_answers.py  what it says as the answer of a model, and what a log with that has to satisfy
     media.py       files that it is given, and makes, and what a log with files has to satisfy
     asking.py      what it asks a person, and what a log with answers has to satisfy

@@ -42,7 +42,7 @@ from actors.requests import Inspect, OutsideRequest
 from actors.run_status import RunStatus
 from supervisor.child_runs import ChildRuns
 from supervisor.router import RestartPolicy, SupervisorActor
-from tests.sim.agents import Effects, SimPlugins, scripted, tools
+from tests.sim.agents import scripted
 from tests.sim.clock import SimClock
 from tests.sim.disk import Disk
 from tests.sim.executor import SimExecutor
@@ -52,6 +52,7 @@ from tests.sim.processes import SimProcesses
 from tests.sim.publisher import SimPublisher
 from tests.sim.store import SimStore
 from tests.sim.strays import SimStrays
+from tests.sim.tools import Effects, SimPlugins, tools
 from tests.sim.watch import LawBroken, Watch
 
 STEP_S: Final = 1e-5
@@ -125,7 +126,7 @@ class World:
     Args:
         seed: the order of everything.
         agents: by name; by default the scripted one, which is also the one that runs.
-        more_tools: besides those of `tests.sim.agents`.
+        more_tools: besides those of `tests.sim.tools`.
         settings: graces and limits.
         policy: when a session is quarantined.
         before: the world that crashed, whose disk, ids and time this one takes over.
