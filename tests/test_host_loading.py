@@ -1,4 +1,4 @@
-"""What a host has loaded: when the file of its agent's code was changed."""
+"""What a host has loaded: the code of its agent, and not more of the standard library than that needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from tests.host_kit import RUNTIME, Daemon
+from tests.host_kit import RUNTIME, Daemon, python_host
 
 
 def test_hello_says_when_the_agents_code_was_changed_before_it_was_loaded(tmp_path: Path, python: str) -> None:
@@ -28,3 +28,54 @@ def test_hello_says_when_the_agents_code_was_changed_before_it_was_loaded(tmp_pa
 def test_hello_says_nothing_of_code_that_is_in_no_file(tmp_path: Path) -> None:
     with Daemon([sys.executable, str(RUNTIME), "sys:exit"], tmp_path) as host:
         assert host.hello()["code_changed_at"] is None
+
+
+def test_a_bare_host_has_loaded_neither_tls_nor_launchers_and_asyncio_speaks_tls(tmp_path: Path, python: str) -> None:
+    code = """
+        import asyncio, sys
+
+        async def agent(turn):
+            before = sorted({"_ssl", "asyncio.sslproto", "countermand.shared_launcher"} & {*sys.modules})
+            import ssl
+
+            def anonymous(side):
+                # Ciphers that need no certificate.
+                context = ssl.SSLContext(side)
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.maximum_version = ssl.TLSVersion.TLSv1_2
+                context.set_ciphers("aNULL:@SECLEVEL=0")
+                return context
+
+            async def serve(reader, writer):
+                writer.write(await reader.readline())
+                await writer.drain()
+                writer.close()
+
+            server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=anonymous(ssl.PROTOCOL_TLS_SERVER))
+            there = server.sockets[0].getsockname()
+            reader, writer = await asyncio.open_connection(*there, ssl=anonymous(ssl.PROTOCOL_TLS_CLIENT))
+            writer.write(b"hello\\n")
+            heard = await reader.read()
+            writer.close()
+            server.close()
+            return [before, heard.decode(), asyncio.sslproto is sys.modules["asyncio.sslproto"]]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        assert host.answered(host.run())["result"]["value"] == [[], "hello\n", True]
+
+
+def test_what_is_set_on_asyncios_tls_is_set_on_the_module(tmp_path: Path, python: str) -> None:
+    code = """
+        import asyncio
+
+        async def agent(turn):
+            asyncio.sslproto.ours = 1
+            asyncio.base_events.ssl.ours = 2
+            import asyncio.sslproto as sslproto
+            import ssl
+            return [sslproto.ours, ssl.ours, "SSLContext" in dir(asyncio.selector_events.ssl)]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        assert host.answered(host.run())["result"]["value"] == [1, 2, True]

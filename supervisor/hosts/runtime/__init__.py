@@ -24,6 +24,7 @@ The map, from the outside in:
     wire.py          frames over the socket
     daemon_log.py    the daemon's own log
     shared.py        files that the daemon's process has too
+    tls.py           TLS, which is imported when something first uses it
     plain.py         foreign objects to plain JSON
     values.py errors.py   the values and errors that an agent gets
     programs/ models/   agents that are programs of other people's, or a model: `Agent(preset=…)`
@@ -64,6 +65,7 @@ import importlib.util
 import types
 from typing import Any
 
+from . import tls  # noqa: F401  # the first of these: the others import asyncio
 from .answers import AsyncModelAnswer, AsyncModelCall, ModelAnswer, ModelCall
 from .daemon_log import log
 from .emitting import AsyncEmit, Emit

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from actors.plugin.launcher import Launcher
 
     from .run import Run
-else:
-    Launcher = load("launcher").Launcher
 
 T = TypeVar("T")
 F = TypeVar("F")
@@ -295,7 +293,8 @@ class _Asks:
             raise _invalid("program", "the name or the path of a program", repr(program)[:100])
         with self._lock:
             if self._launcher is None:
-                self._launcher = Launcher(self._launch)
+                # Loaded here: few agents need it, and the modules that it needs.
+                self._launcher = load("launcher").Launcher(self._launch)
                 self._token._add_waker(self._launcher.close)
             path: str = self._launcher.path(program)
             return path
