@@ -5,6 +5,7 @@ what it was asked. What it does for a prompt is said by the last line of that, i
 
     say TEXT      says it
     work FAULTS   a text, a tool, a text, a permission, and a text without an end; each step is told before it begins
+    run FILES     a tool that runs these by the shell, all at once, and has no end
     ask           a permission for a tool; then a text that says what became of it
     crash         says something, and dies with a last word
     quiet         says nothing any more
@@ -179,6 +180,13 @@ class Agent:
             self.permit("t2")
         while True:
             self.say("more ")
+            self.pause()
+
+    def do_run(self, rest: str) -> None:
+        self.update("tool_call", toolCallId="t1", title=rest, kind="execute", status="in_progress")
+        for file in rest.split():
+            subprocess.Popen(["sh", file], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while True:
             self.pause()
 
     def do_ask(self, _rest: str) -> None:

@@ -19,7 +19,14 @@ def url() -> str:
 
 
 async def work(text: str) -> str:
-    """Do what a tool does: note it, unless its text says ``hold``, for which it never comes to an end."""
+    """Do what a tool does: note it, unless its text says ``hold``, for which it never comes to an end.
+
+    With ``run COMMAND`` it runs that by the shell, to the end of its output.
+    """
+    if text.startswith("run "):
+        process = await asyncio.create_subprocess_shell(text[4:], stdout=asyncio.subprocess.PIPE)
+        await process.communicate()
+        return "it has run"
     notes = Path(os.environ["NOTES"])
     (notes / f"{text} begun").touch()
     if text.endswith(":hold"):

@@ -47,8 +47,12 @@ POINTS: dict[str, list[tuple[str, str]]] = {
 
 @dataclass
 class Case:
-    """One session, and what was asked in it. `reached`: the provider's part of the point is reached."""
+    """One session, and what was asked in it. `reached`: the provider's part of the point is reached.
 
+    `calls`: those of the first answer, instead of those of the point.
+    """
+
+    calls: Calls = field(default_factory=list)
     requests: list[Json] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     reached: threading.Event = field(default_factory=threading.Event)
@@ -243,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             case.reached.set()
             return
-        offered = [str(one.get("name") or one["function"]["name"]) for one in case.requests[0]["tools"]]
+        offered = [str(one.get("name") or one.get("function", {}).get("name")) for one in case.requests[0]["tools"]]
         if point == "page":
             read = next(one for one in offered if one.endswith("read"))
             path = FILE.findall(json.dumps(case.requests[0]))[0]
@@ -263,9 +267,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._hold()
             return
         whole = point != "token"
+        wanted = case.calls or [(tool, {"text": f"{name}:{word}"}) for tool, word in POINTS[point]]
         # A program gives the tools of a server names that end with their own.
-        named = {tool: next(one for one in offered if one.endswith(tool)) for tool, _ in POINTS[point]}
-        calls = [(named[tool], {"text": f"{name}:{word}"}) for tool, word in POINTS[point]]
+        calls = [(next(one for one in offered if one.endswith(tool)), given) for tool, given in wanted]
         self._send(provider.answer(SAID, calls, whole=whole))
         if not whole:
             case.reached.set()
