@@ -193,7 +193,10 @@ ensure_programs() {
         fi
         mkdir -p "$folder"
         # shellcheck disable=SC2086  # it is a list
-        npm install --prefix "$folder" --no-audit --no-fund --silent $programs >&2
+        if ! npm install --prefix "$folder" --no-audit --no-fund --loglevel=error $programs >&2; then
+            say "the coding agents could not be installed (above: why); the next start tries again."
+            return 1
+        fi
         write_whole "$folder/ready" "$programs"
     fi
     export PATH=$folder/node_modules/.bin:$PATH COUNTERMAND_AGENTS=1

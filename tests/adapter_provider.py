@@ -134,6 +134,18 @@ def anthropic(text: str, calls: Calls, *, whole: bool = True) -> list[Json]:
     return [*events, {"type": "message_delta", "delta": stop, "usage": usage}, {"type": "message_stop"}]
 
 
+def contents(text: str, calls: Calls, *, whole: bool = True) -> list[Json]:
+    """As the contents of Gemini."""
+
+    def event(part: Json, **more: Any) -> Json:
+        usage = {"promptTokenCount": 7, "candidatesTokenCount": 3, "totalTokenCount": 10}
+        candidate = {"content": {"role": "model", "parts": [part]}, "index": 0, **more}
+        return {"candidates": [candidate], "usageMetadata": usage}
+
+    events = [event({"text": text}), *(event({"functionCall": {"name": tool, "args": given}}) for tool, given in calls)]
+    return [*events, event({"text": ""}, finishReason="STOP")] if whole else events
+
+
 @dataclass(frozen=True)
 class Provider:
     """One format: its answers, where a request has its messages, and its checks."""
@@ -167,6 +179,8 @@ PROVIDERS = {
     "/v1/chat/completions": Provider(chat, "messages", check_chat),
     "/v1/responses": Provider(responses, "input", check_responses),
     "/v1/messages": Provider(anthropic, "messages", check_program),
+    # Only a program asks so, and nothing is asked of it after the end.
+    "/v1beta/models/gemini-2.5-flash:streamGenerateContent": Provider(contents, "contents", lambda _: None),
 }
 
 
@@ -189,6 +203,12 @@ def _texts(value: Any) -> Iterator[str]:
     elif isinstance(value, (list, dict)):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _texts(one)
+
+
+def _names(tools: list[Json]) -> Iterator[str]:
+    for one in tools:
+        for tool in one.get("functionDeclarations", [one]):
+            yield str(tool.get("name") or tool.get("function", {}).get("name"))
 
 
 class _Server(ThreadingHTTPServer):
@@ -247,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             case.reached.set()
             return
-        offered = [str(one.get("name") or one.get("function", {}).get("name")) for one in case.requests[0]["tools"]]
+        offered = list(_names(case.requests[0]["tools"]))
         if point == "page":
             read = next(one for one in offered if one.endswith("read"))
             path = FILE.findall(json.dumps(case.requests[0]))[0]

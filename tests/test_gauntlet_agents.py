@@ -32,7 +32,7 @@ from tests.kit import WAIT_S, Kit, kit, log, say
 from tests.program_kit import ACP_AGENT
 from tests.test_adapters import INSIDE, PLAIN, hosts
 from tests.test_gauntlet_hosts import Lying, names
-from tests.test_real_programs import ALL, Claude, Codex, OpenCode, Real, of_all
+from tests.test_real_programs import ALL, Claude, Codex, Gemini, OpenCode, Real, of_all
 from tests.test_sdks import INSTALL_S, sdks
 
 __all__ = ["kit", "names", "sdks"]
@@ -103,11 +103,12 @@ KINDS = {
     "claude-code": program(Claude, "Bash", "command"),
     "codex": program(Codex, "exec_command", "cmd"),
     "opencode": program(OpenCode, "bash", "command"),
+    "gemini": program(Gemini, "run_shell_command", "command"),
     # The Claude Agent SDK and smolagents do not run all calls of an answer together.
     **{name: adapted(name, at_once=name not in ("claude_agent_sdk", PLAIN)) for name in (*INSIDE, PLAIN)},
     **{preset: model(preset) for preset in model_kit.PRESETS},
 }
-FROM_NPM = ("codex", "opencode")
+FROM_NPM = ("codex", "opencode", "gemini")
 
 
 def begin(kind: Kind, session: SessionHandle, served: dict[str, Case], stages: list[Stage], number: int) -> str:
