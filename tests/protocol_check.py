@@ -177,6 +177,8 @@ class CheckedProtocol:
 
     def commit(self, steps: int = 1) -> None:
         """Let the oldest steps become durable, and carry out what waited for it."""
+        if self.uncommitted:
+            self.heed()
         for _ in range(min(steps, len(self.uncommitted))):
             self.durable(self.uncommitted.popleft())
 

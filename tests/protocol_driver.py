@@ -337,12 +337,14 @@ class Driver(CheckedProtocol):
     def op_lose_run(self, which: int) -> None:
         address = self.address(which)
         if address is not None:
+            self.heed()
             self.protocol.runs.lost(address.run, "RuntimeError: broke")
             self.took()
 
     def op_kill_deadline(self, which: int, stale: bool) -> None:
         if self.halts:
             halt = self.halts[::-1][which % len(self.halts)]
+            self.heed()
             self.protocol.runs.kill_deadline(halt.run_id, halt.stage - stale)
             self.took()
 
