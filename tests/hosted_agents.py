@@ -39,6 +39,12 @@ async def do_say(turn: Any, rest: str) -> dict[str, Any]:
     return {"pid": os.getpid(), "heard": len(turn.messages)}
 
 
+async def do_recall(turn: Any, rest: str) -> dict[str, Any]:
+    thread = [[one.id, one.role, one.content, [call.arguments for call in one.tool_calls]] for one in turn.messages]
+    await turn.emit(f"recalled: {rest}")
+    return {"pid": os.getpid(), "thread": thread}
+
+
 async def do_call(turn: Any, rest: str) -> str:
     result = await turn.call("shell", script=rest)
     await turn.emit(f"called: {result.content.strip()}")

@@ -26,7 +26,7 @@ from actors.messages import (
     SteeringRequested,
     ToolResult,
 )
-from actors.model import Address, How, JsonObject, Message, Mode, Outcome, Owner, Provenance, Role
+from actors.model import Address, Event, How, JsonObject, Message, Mode, Outcome, Owner, Provenance, Role
 from actors.plugin.execution import AgentDone
 from actors.plugin.spawning import Process, Spawn
 from actors.plugin.turn_core import TurnCore
@@ -158,7 +158,7 @@ class AskedTrees:
 
 
 class OneRun:
-    """A run without a session: it keeps what its actor would be told."""
+    """A run without a session: it keeps what its actor would be told. `before`: the log of the session."""
 
     _numbers = itertools.count(1)
 
@@ -168,6 +168,7 @@ class OneRun:
         session: str = SESSION,
         generation: int = 4,
         thread: Sequence[Message] = (),
+        before: Sequence[Event] = (),
         settings: Settings = SETTINGS,
         check: Callable[[str, JsonObject], str | None] = lambda name, arguments: None,
     ) -> None:
@@ -179,12 +180,15 @@ class OneRun:
         self.done: queue.SimpleQueue[AgentDone] = queue.SimpleQueue()
         self.thread_of_finish: str | None = None
         self.trees = AskedTrees()
+        whole = Thread()
+        for event in before:
+            whole.apply(event)
         self.core = TurnCore(
             self._take,
             Address(session, generation, f"run_{next(self._numbers)}"),
             self.token,
             self.credit,
-            Thread(),
+            whole,
             (),
             lambda: f"call_{next(self._numbers)}",
             check,

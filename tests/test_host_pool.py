@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from actors.messages import ProcessEnded, ProcessExited
-from actors.model import How
+from actors.model import Event, How
 from supervisor.agent import Agent
 from supervisor.hosts import host as host_module
 from supervisor.hosts import pool as pool_module
@@ -406,6 +407,72 @@ def test_what_a_kept_host_still_says_of_its_earlier_run_has_no_effect() -> None:
         assert not earlier.said()
         until(lambda: earlier.refused() == {"text": 3}, "the earlier ones to be counted")
         assert not later.refused()
+
+
+def log(*texts: str) -> list[Event]:
+    """The log of a session with these messages; each has the first letter of its text as its id."""
+    return [
+        Event(seq, SESSION, seq, f"run_{seq}", "message", {"id": text[0], "content": text, "origin": "user"}, 1.0)
+        for seq, text in enumerate(texts, start=1)
+    ]
+
+
+def next_run(hosts: Hosting, tree: Tree, generation: int, *texts: str) -> tuple[OneRun, dict[str, Any]]:
+    """The next run in a host that its session keeps, and its frame. It is open."""
+    assert hosts.pool.reserve(NAME, SESSION, tree.process_id) == tree.process_id
+    run = OneRun(generation=generation, before=log(*texts))
+    return run, hosts.begin(tree, run)
+
+
+def end_run(hosts: Hosting, tree: Tree, run: OneRun, frame: dict[str, Any], **answer: Any) -> None:
+    line = {"jsonrpc": "2.0", "id": frame["id"], **(answer or {"result": {"value": 1}})}
+    tree.host.write(json.dumps(line).encode() + b"\n")
+    run.end()
+    hosts.keep(tree)
+
+
+def test_a_host_that_keeps_the_thread_gets_what_is_new_in_it() -> None:
+    with hosting() as hosts:
+        hosts.spare({**HELLO, "can": ["thread_from"]})
+        tree, first = hosts.reserved(), OneRun(before=log("a", "b", "c"))
+        frame = hosts.begin(tree, first)
+        assert "thread_from" not in frame["params"], "it has none so far"
+        end_run(hosts, tree, first, frame)
+
+        def told(generation: int, *texts: str) -> tuple[list[str], int | None]:
+            run, frame = next_run(hosts, tree, generation, *texts)
+            end_run(hosts, tree, run, frame)
+            return [one["content"] for one in frame["params"]["thread"]], frame["params"].get("thread_from")
+
+        assert told(5, "a", "b", "c", "d") == (["d"], 3)
+        assert told(6, "a", "b", "c", "d") == ([], 4), "nothing is new"
+        assert told(7, "a", "b changed", "c") == (["b changed", "c"], 1)
+        assert told(8, "a", "b changed") == ([], 2), "it has become shorter"
+        assert told(9, "x", "a") == (["x", "a"], None), "all is new"
+        assert told(10) == ([], None), "all is gone"
+        assert told(11, "x") == (["x"], None)
+
+
+def test_a_host_that_does_not_keep_the_thread_gets_all_of_it() -> None:
+    with hosting() as hosts:
+        hosts.spare()
+        tree, first = hosts.reserved(), OneRun(before=log("a"))
+        end_run(hosts, tree, first, hosts.begin(tree, first))
+        _, frame = next_run(hosts, tree, 5, "a", "b")
+        assert [one["content"] for one in frame["params"]["thread"]] == ["a", "b"]
+        assert "thread_from" not in frame["params"]
+
+
+def test_a_host_that_has_perhaps_not_taken_the_thread_of_a_run_gets_all_of_the_next() -> None:
+    with hosting() as hosts:
+        hosts.spare({**HELLO, "can": ["thread_from"]})
+        tree, first = hosts.reserved(), OneRun(before=log("a"))
+        end_run(hosts, tree, first, hosts.begin(tree, first))
+        second, frame = next_run(hosts, tree, 5, "a", "b")
+        assert frame["params"]["thread_from"] == 1
+        end_run(hosts, tree, second, frame, error={"code": -32602, "message": "it does not fit"})
+        _, frame = next_run(hosts, tree, 6, "a", "b")
+        assert [one["content"] for one in frame["params"]["thread"]] == ["a", "b"]
 
 
 def test_a_kept_host_that_was_not_sent_its_next_run_is_kept() -> None:

@@ -90,6 +90,46 @@ def test_the_turn_has_the_span_of_the_sender_of_the_message(tmp_path: Path, pyth
                 assert host.answered(number)["result"]["value"] is None
 
 
+def test_the_thread_of_a_run_is_kept_for_the_next_one_whatever_the_agent_does_with_it(
+    tmp_path: Path, python: str
+) -> None:
+    code = """
+        import copy
+
+        async def agent(turn):
+            seen = copy.deepcopy([
+                [one.id, one.content, [call.arguments for call in one.tool_calls], [part.data for part in one.parts]]
+                for one in turn.messages
+            ])
+            for one in turn.messages:
+                for has in (*[call.arguments for call in one.tool_calls], *[part.data for part in one.parts]):
+                    has["changed"] = has["a"].append("changed")
+            return seen
+    """
+    call = {"id": "c1", "name": "shell", "arguments": {"a": [1]}}
+    block = {"type": "block", "provider": "p", "data": {"a": [2]}}
+    called = {"id": "m1", "role": "assistant", "content": "", "tool_calls": [call], "parts": [block]}
+    wanted = [["m1", "", [{"a": [1]}], [{"a": [2]}]], ["m2", "two", [], []], ["m3", "three", [], []]]
+
+    def message(number: int, content: str) -> dict[str, Any]:
+        return {"id": f"m{number}", "role": "user", "content": content}
+
+    with python_host(tmp_path, code, python=python) as host:
+        assert "thread_from" in host.hello()["can"]
+
+        def seen(**params: Any) -> Any:
+            return host.answered(host.run(**params))["result"]["value"]
+
+        assert seen(thread=[called, message(2, "two")]) == wanted[:2]
+        assert seen(thread=[message(3, "three")], thread_from=2) == wanted
+        assert seen(thread=[], thread_from=3) == wanted
+        assert seen(thread=[message(2, "other")], thread_from=1) == [wanted[0], ["m2", "other", [], []]]
+        refused = host.answered(host.run(thread=[], thread_from=3))
+        assert refused["error"]["code"] == -32602
+        assert "the last run came with 2 messages, and 3 are left out" in refused["error"]["message"]
+        assert seen(thread=[message(3, "three")]) == wanted[2:], "it goes on"
+
+
 def test_a_module_that_cannot_be_imported_is_reported_with_its_line_and_ends_the_host(
     tmp_path: Path, python: str
 ) -> None:

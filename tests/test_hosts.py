@@ -404,6 +404,23 @@ def test_a_kept_host_runs_the_sessions_next_runs(kit: Kit) -> None:
     assert third.result["pid"] != first.result["pid"], "another session has another host"
 
 
+def test_each_run_in_a_kept_host_has_the_whole_thread(kit: Kit) -> None:
+    session = kept_session(kit)
+    pids = set()
+    for content in ("recall 1", "gate some text", "recall 2", "raise", "recall 3", "recall 4"):
+        run = ended(session, say(session, content))
+        settled(session)
+        if content.startswith("recall"):
+            pids.add(run.result["pid"])
+            thread = session.thread()
+            assert thread.pop().content == f"recalled: {content[-1]}"
+            calls = [[call.arguments for call in one.tool_calls] for one in thread]
+            assert run.result["thread"] == [
+                [one.id, one.role, one.content, made] for one, made in zip(thread, calls, strict=True)
+            ]
+    assert len(pids) <= 2, "the host is kept, at least from the end of a run to one that raises"
+
+
 def test_a_stop_of_a_run_in_a_kept_host_ends_the_host(kit: Kit) -> None:
     session = kept_session(kit)
     first = ended(session, say(session, "say one"))

@@ -101,7 +101,10 @@ class Hello(Params, frozen=True, kw_only=True):
     agent: AgentTraits = AgentTraits()
     can: Annotated[
         tuple[str, ...],
-        Meta(description="`credit`: it keeps account of its credit. `ping`: it answers. Unknown words are ignored."),
+        Meta(
+            description="`credit`: it keeps account of its credit. `ping`: it answers. `thread_from`: it keeps the "
+            "`thread` of a run for the next one. Unknown words are ignored."
+        ),
     ] = ()
     tools: Annotated[tuple[Offer, ...], Meta(description="Tools that the host executes itself. For people.")] = ()
     code_changed_at: Annotated[
@@ -414,6 +417,13 @@ class Run(Params, frozen=True, kw_only=True):
     run: Annotated[str, Meta(description="The run's id.")]
     agent: Annotated[str, Meta(description="The agent's name.")]
     thread: Annotated[tuple[Message, ...], Meta(description="All messages, with those that this run is to answer.")]
+    thread_from: Annotated[
+        Annotated[int, Meta(ge=1)] | UnsetType,
+        Meta(
+            description="So many messages come first that are left out of `thread`: the first ones of the whole thread "
+            "of the last `run`, unchanged. Only for a host that can `thread_from`. Left out: none."
+        ),
+    ] = UNSET
     inputs: Annotated[tuple[str, ...], Meta(description="Ids of the messages that this run is to answer.")]
     tools: Annotated[tuple[Offer, ...], Meta(description="Tools of the daemon that the agent may call.")]
     state: Annotated[JsonObject, Meta(description="What runs of this agent have saved in this session.")] = field(

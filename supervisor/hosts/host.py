@@ -15,7 +15,7 @@ host; `state` is guarded by the pool's lock.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -23,7 +23,7 @@ from loguru import logger
 
 from actors.events import EventKind
 from actors.messages import ProcessEnded, ProcessExited
-from actors.model import How, Json
+from actors.model import How, Json, Message
 from actors.text import cut, one_line, visible
 from supervisor.hosts import frames, lines
 from supervisor.hosts.frames import FROM_HOST, PROTOCOLS
@@ -160,6 +160,7 @@ class Host:
         self._keeper = keeper
         self._peer = Peer(reactor, sock, self)
         self._run: HostRun | None = None
+        self._thread: Sequence[Message] = ()
         self._earlier: list[HostRun] = []
         self._logged = 0
         self._exit: ProcessExited | None = None
@@ -214,9 +215,16 @@ class Host:
         """Record that the agent has ended. Calls that the host executes may still be open."""
         if self._run is not None:
             self.cancelled = self._run.cancelled
+            # Another end does not show that the host has taken the run's thread.
+            self._thread = self._run.thread if self._run.returned else ()
             self._earlier = [run for run in self._earlier if run.executing]
             self._earlier.append(self._run)
             self._run = None
+
+    @property
+    def known_thread(self) -> Sequence[Message]:
+        """The thread of its last run, if it keeps that for the next one. Any thread, while it has no run."""
+        return self._thread if self._can("thread_from") else ()
 
     def _can(self, word: str) -> bool:
         return self.hello is not None and word in self.hello.can

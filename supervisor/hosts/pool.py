@@ -248,7 +248,7 @@ class HostPool:
         if host is None:
             finish(AgentDone(How.RAISED, None, f"the host of the run could not be started: {why}"))
             return
-        run = HostRun(turn, tools, finish, self._terms(host.spec), self._around(host))
+        run = HostRun(turn, tools, finish, self._terms(host.spec), self._around(host), host.known_thread)
         if not self._reactor.post(lambda: host.begin(run)):
             run.lost(SHUT_DOWN)
 

@@ -87,13 +87,22 @@ class HostRun:
         finish: called once, with the end of the agent.
         terms: the limits of the run.
         around: see there.
+        known: the thread of the last run of this host, if the host still has it.
     """
 
     def __init__(
-        self, turn: TurnCore, tools: Sequence[ToolOffer], finish: Finish, terms: Terms, around: Around
+        self,
+        turn: TurnCore,
+        tools: Sequence[ToolOffer],
+        finish: Finish,
+        terms: Terms,
+        around: Around,
+        known: Sequence[Message] = (),
     ) -> None:
         self.fence = turn.address.fence
         self.late = LateFrames(turn, around)
+        # As it was when the run began.
+        self.thread = turn.messages()
         self._turn = turn
         self._finish: Finish | None = finish
         self._terms = terms
@@ -109,8 +118,10 @@ class HostRun:
         # Texts that were read and not passed on yet.
         self._texts: list[Said] = []
         self._said_cancel = False
+        # True once the host has answered with a value.
+        self.returned = False
         # Encoded here: a thread may be long, and the thread of all channels serves the other hosts too.
-        self._params = msgspec.json.encode(_params(turn, tools, terms))
+        self._params = msgspec.json.encode(_params(turn, tools, terms, self.thread, _same(known, self.thread)))
         # The cancel may come, and end this run, before `add_waker` returns.
         self._forget_token: Callable[[], None] = lambda: None
         self._forget_token = turn.token.add_waker(lambda: self._post(self._cancelled))
@@ -190,6 +201,7 @@ class HostRun:
             except NotAFrame as wrong:
                 self._around.broke_protocol(f"its answer to run does not fit: {wrong}")
                 return
+            self.returned = True
             self._end(AgentDone(How.RETURNED, plain(value, self._terms.content_max_bytes), None))
         elif error.code != Code.CANCELLED:
             self._end(AgentDone(How.RAISED, None, raised(error)))
@@ -480,7 +492,10 @@ class HostRun:
             self._peer.answer(request.id, frames.Steered(messages=reply.result()))
 
 
-def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.Run:
+def _params(
+    turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms, thread: Sequence[Message], known: int
+) -> frames.Run:
+    """`known`: how many messages of the thread the host has."""
     address, span = turn.address, turn.traceparent()
     return frames.Run(
         fence=address.fence,
@@ -488,7 +503,8 @@ def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.
         generation=address.generation,
         run=address.run,
         agent=terms.agent,
-        thread=tuple(turn.messages()),
+        thread=tuple(thread[known:]),
+        thread_from=known or UNSET,
         inputs=tuple(message.id for message in turn.inputs()),
         tools=tuple(
             frames.Offer(name=tool.name, description=tool.description, parameters=tool.parameters) for tool in tools
@@ -498,6 +514,12 @@ def _params(turn: TurnCore, tools: Sequence[ToolOffer], terms: Terms) -> frames.
         limits=frames.RunLimits(grace_s=terms.grace_s, deadline_s=terms.deadline_s),
         meta=UNSET if span is None else frames.RunMeta(traceparent=span),
     )
+
+
+def _same(before: Sequence[Message], now: Sequence[Message]) -> int:
+    """Return how many messages at the beginning of two threads are the same."""
+    pairs = zip(before, now, strict=False)
+    return next((place for place, (one, other) in enumerate(pairs) if one != other), min(len(before), len(now)))
 
 
 def _pieces(text: str) -> Iterator[str]:

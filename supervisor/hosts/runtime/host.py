@@ -39,7 +39,7 @@ from .wakeup import Wakeup
 from .wire import CANCELLED, RAISED, REFUSED, Wire, WireError, line
 
 PROTOCOL = 1
-CAN = ("credit", "ping")
+CAN = ("credit", "ping", "thread_from")
 PATH = "COUNTERMAND_PATH"
 OWN = "countermand."
 """Modules whose names begin so are of this runtime."""
@@ -94,6 +94,8 @@ class Host:
         # Of an async agent.
         self.loop: asyncio.AbstractEventLoop | None = None
         self._run: Run | None = None
+        # Of the last run: the messages that it came with.
+        self._thread: list[Mapping[str, Any]] = []
         # Of a plain agent. None: leave.
         self._runs: queue.SimpleQueue[Run | None] = queue.SimpleQueue()
         self._ended: tuple[Run | None, Any, BaseException | None] | None = None
@@ -178,7 +180,12 @@ class Host:
             data = {"code": "run_active", "expected": "one run at a time", "got": str(params.get("run"))}
             self.wire.refuse(number, REFUSED, "a run is active in this host", data)
             return
-        run = self._run = Run(self, number, params)
+        known = params.get("thread_from") or 0
+        if known > len(self._thread):
+            raise ValueError(f"the last run came with {len(self._thread)} messages, and {known} are left out")
+        thread = [*self._thread[:known], *params["thread"]]
+        run = self._run = Run(self, number, {**params, "thread": thread})
+        self._thread = thread
         if self.loop is None:
             self._runs.put(run)
             self._wakeup.wake()

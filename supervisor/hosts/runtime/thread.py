@@ -62,7 +62,8 @@ class Thread:
     def __init__(self, params: Mapping[str, Any]) -> None:
         self._lock = threading.RLock()
         self._run, self._generation = params["run"], params["generation"]
-        # Made where they are asked for: a thread may be long, and the agent's first line waits for this.
+        # Made where they are asked for: a thread may be long, and the agent's first line waits for this. The next run
+        # in this host has them too, so they are not changed.
         self._given: Sequence[Mapping[str, Any]] = params["thread"]
         self._made: dict[int, Message] = {}
         self.inputs = set(params["inputs"])

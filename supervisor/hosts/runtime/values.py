@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +134,9 @@ class Message:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Message:
-        """Make one from JSON."""
+        """Make one from JSON, of which it shares nothing that can be changed."""
+        if given.get("tool_calls") or given.get("parts") or given.get("answer"):
+            given = json.loads(json.dumps(given))
         calls = tuple(made(ToolCall, call) for call in given.get("tool_calls") or ())
         parts = tuple(made(PARTS[part["type"]], part) for part in given.get("parts") or () if part["type"] in PARTS)
         answer = made(AnswerInfo, given["answer"]) if given.get("answer") else None
