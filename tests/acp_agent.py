@@ -4,6 +4,7 @@ It keeps its sessions in the folder `sessions` of its working directory, and the
 what it was asked. What it does for a prompt is said by the last line of that, in words:
 
     say TEXT      says it
+    after SECONDS says something so long after it was asked
     work FAULTS   a text, a tool, a text, a permission, and a text without an end; each step is told before it begins
     run FILES     a tool that runs these by the shell, all at once, and has no end
     ask           a permission for a tool; then a text that says what became of it
@@ -139,6 +140,10 @@ class Agent:
         self.say(f"said: {rest}")
         if rest == "late":
             threading.Timer(PIECE_S, self.say_late).start()
+
+    def do_after(self, rest: str) -> None:
+        time.sleep(float(rest))
+        self.say("said")
 
     def say_late(self) -> None:
         self.say("after the end")

@@ -6,7 +6,8 @@
 
 Figures are of this machine at this moment: compare them within a run. The exit code is 1 if a figure is over its
 limit: how much later a Stop is answered behind a hundred thousand messages, what containment may cost, and what it
-costs to read two hundred chatty children, and what an agent in a host costs next to the same agent inside.
+costs to read two hundred chatty children, what an agent in a host costs next to the same agent inside, and how much
+later a program that is kept has its first text.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tests.bench.measures.big_trees import big_trees
 from tests.bench.measures.chatty_children import chatty_children
 from tests.bench.measures.console_start import console_start
 from tests.bench.measures.daemon_start import daemon_start
+from tests.bench.measures.first_text import first_text
 from tests.bench.measures.flood import flood
 from tests.bench.measures.group_commit import group_commit
 from tests.bench.measures.idle_sessions import idle_sessions
@@ -62,6 +64,7 @@ MEASUREMENTS: tuple[Callable[[Path, Rounds], Iterator[Figure]], ...] = (
     chatty_children,
     flood,
     agents_in_hosts,
+    first_text,
 )
 
 
