@@ -401,9 +401,13 @@ class Thread:
     def _text(self, event: Event, data: TextData) -> None:
         if not data.text:
             return
-        group = self._group(event)
-        group.turn_for(event, data.answer).parts.append(data.text)
-        self._changed(group)
+        run_id = event.run_id
+        group = self._groups[run_id] if run_id in self._owned else self._group(event)
+        turn = group.current
+        if data.answer is not None or turn is None or turn.over:
+            turn = group.turn_for(event, data.answer)
+        turn.parts.append(data.text)
+        group.built = self._built = None
 
     def _answer_begun(self, event: Event, data: AnswerBegunData) -> None:
         self._group(event).begin_answer(event, data.answer, AnswerInfo(data.provider, data.model))

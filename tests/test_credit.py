@@ -89,17 +89,17 @@ def test_when_all_was_given_back_all_of_the_credit_is_there(steps: list[tuple[st
 
 def test_an_account_that_is_kept_elsewhere_gets_each_credit_back_at_most_once() -> None:
     credit = Credit(2, 10)
-    given: list[int] = []
-    credit.on_given = given.append
+    given: list[tuple[int, int]] = []
+    credit.on_given = lambda events, size: given.append((events, size))
     assert credit.take(99) is None
     waiter = taken(credit, 4)
     credit.give(99)
-    assert given == [10], "an event takes no more than there is"
+    assert given == [(1, 10)], "an event takes no more than there is"
     assert waiter.done()
-    # What is given up was never given to him.
+    # What is given up was never given to it.
     credit.give_up(4, waiter)
-    assert given == [10]
+    assert given == [(1, 10)]
     credit.on_given = None
     assert credit.take(1) is None
     credit.give(1)
-    assert given == [10]
+    assert given == [(1, 10)]

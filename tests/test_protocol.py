@@ -80,7 +80,7 @@ def test_l6_a_part_of_an_answer_that_is_not_open_is_a_dead_letter(over: str) -> 
         driver.protocol.report(Said(address, data, 7))
         step = driver.protocol.state.step
         assert [effect.kind for effect in step.now if isinstance(effect, KeepDeadLetter)] == [str(data.event_kind)]
-        assert ReturnCredit(address.run, 7) in step.later
+        assert ReturnCredit(address.run, [7]) in step.later
         assert not driver.took()
 
     refused(AnswerBegunData(answer=answer))

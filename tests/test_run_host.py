@@ -74,7 +74,7 @@ def test_a_stop_before_the_start_of_the_host_is_told_loses_nothing_of_it(
         ready(world)
         told = told_by_runs(monkeypatch)
         run = say(world, "sleep=5")
-        assert world.run(lambda: any(actor._host._start is not None for actor in world.actors(RunActor)))
+        assert world.run(lambda: any(actor._host.start is not None for actor in world.actors(RunActor)))
         world.answer("s", stop())
         settled(world)
         news = [one.news for one in told if isinstance(one, ProcessReport)]

@@ -22,8 +22,8 @@ class Credit:
         size: limit on their bytes. An event that is larger takes all of the credit.
 
     Attributes:
-        on_given: called with the size of each event whose credit was given back, on the thread that gives it; it may
-            not block. For an agent that keeps account itself, elsewhere.
+        on_given: called with the number of events whose credit was given back and with their bytes, on the thread that
+            gives it; it may not block. For an agent that keeps account itself, elsewhere.
     """
 
     def __init__(self, events: int, size: int) -> None:
@@ -33,7 +33,7 @@ class Credit:
         self._size_max = size
         self._size = size
         self._waiters: deque[tuple[int, Future[None]]] = deque()
-        self.on_given: Callable[[int], None] | None = None
+        self.on_given: Callable[[int, int], None] | None = None
 
     def take(self, size: int) -> Future[None] | None:
         """Take credit for one event of `size` bytes. Returns None if that was possible, else a future to wait on."""
@@ -49,13 +49,13 @@ class Credit:
         self._give([])
         return waiter
 
-    def give(self, size: int) -> None:
-        """Give back the credit of one event of `size` bytes, and grant it to the waiters in order."""
-        size = min(size, self._size_max)
-        self._give([size])
+    def give(self, *sizes: int) -> None:
+        """Give back the credit of events of these sizes, in bytes, and grant it to the waiters in order."""
+        given = [min(size, self._size_max) for size in sizes]
+        self._give(given)
         on_given = self.on_given
         if on_given is not None:
-            on_given(size)
+            on_given(len(given), sum(given))
 
     def give_up(self, size: int, waiter: Future[None]) -> None:
         """Remove a waiter that no longer waits for its `size` bytes. If it was granted them already, give them back."""

@@ -344,6 +344,8 @@ class CancelBoundary:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Convert RunCancelled; in a further task not before its group had the time to cancel it."""
+        if error is None:
+            return
         if isinstance(error, RunCancelled) and self._token._group_may_tell():
             try:
                 for _ in range(GROUP_TURNS):

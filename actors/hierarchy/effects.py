@@ -5,7 +5,7 @@ See `actors.protocol.step` for the two kinds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from actors.gate.pending import fail, settle
 from actors.hierarchy.answers import refuse
@@ -103,18 +103,22 @@ class Effects:
         self._late_stops = late_stops
         self._quarantine = quarantine
 
-    def carry_out_now(self, effects: Iterable[Now]) -> None:
+    def carry_out_now(self, effects: Sequence[Now]) -> None:
         """Carry out what takes something away, in order. If one fails the others are carried out, then it is raised."""
+        if not effects:
+            return
         with Each() as each:
             for effect in effects:
                 each.do(self._take_away, effect)
 
-    def carry_out_later(self, effects: Iterable[Later]) -> None:
+    def carry_out_later(self, effects: Sequence[Later]) -> None:
         """Carry out what acts, in order; what it rests on is durable. If one fails it is as with the others.
 
         What was decided and is durable happens, such as an answer. Then the actor fails, and the next one ends what
         was begun.
         """
+        if not effects:
+            return
         with Each() as each:
             for effect in effects:
                 each.do(self._act, effect)
@@ -176,7 +180,7 @@ class Effects:
             case ReturnCredit():
                 record = self._live.protocol.state.record(effect.run_id)
                 if record is not None:
-                    record.credit.give(effect.size)
+                    record.credit.give(*effect.sizes)
             case ShowEphemeral():
                 self._ports.publisher.ephemeral(effect.event)
             case ForgetPart():

@@ -453,8 +453,9 @@ class RunActor(Actor):
 
     def tell_parent(self, message: object) -> None:
         """Send to the session, behind the report that the host has started."""
-        for report in (*self._host.take_start(), message):
-            super().tell_parent(report)
+        if self._host.start is not None:
+            super().tell_parent(self._host.take_start())
+        super().tell_parent(message)
 
     def _stray(self, news: StrayFound | StrayEnded) -> None:
         """Code of the run has started something by itself, or that has ended."""

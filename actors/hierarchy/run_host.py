@@ -39,6 +39,7 @@ class RunHost:
 
     Attributes:
         id: of its tree; None: the run has no host.
+        start: the report that the host has started, while it is kept; see above.
 
     Args:
         owner: the run's actor.
@@ -56,7 +57,7 @@ class RunHost:
         # When its time to end by itself is over, in monotonic seconds.
         self._due = 0.0
         self._timer: Timer | None = None
-        self._start: ProcessReport | None = None
+        self.start: ProcessReport | None = None
         self._start_timer: Timer | None = None
         # What waits until the output is read.
         self._then: Callable[[], None] | None = None
@@ -91,13 +92,14 @@ class RunHost:
         if not isinstance(report.news, ProcessStarted) or report.process_id != self.id or self._halt is not None:
             self._owner.tell_parent(report)
             return
-        self._start = report
+        self.start = report
         if self._start_timer is None:
             self._start_timer = self._ports.clock.call_later(START_HELD_S, self._owner.actor_ref, HostStartDue())
 
-    def take_start(self) -> tuple[ProcessReport, ...]:
-        """Return the report that was kept, if there is one: it goes ahead of anything else."""
-        kept, self._start = () if self._start is None else (self._start,), None
+    def take_start(self) -> ProcessReport:
+        """Return the report that is kept, and keep it no longer: it goes ahead of anything else."""
+        kept, self.start = self.start, None
+        assert kept is not None, "looked at by the caller"
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
@@ -109,8 +111,8 @@ class RunHost:
             case OutputRead():
                 self.output_read()
             case HostStartDue():
-                for kept in self.take_start():
-                    self._owner.tell_parent(kept)
+                if self.start is not None:
+                    self._owner.tell_parent(self.take_start())
             case HostGraceOver():
                 self.end(agent_runs=agent_runs)
 

@@ -65,6 +65,7 @@ from actors.messages import (
     Route,
     RunFinished,
     RunReport,
+    Said,
     StopKept,
     StopOverdue,
     StrayEnded,
@@ -72,7 +73,7 @@ from actors.messages import (
     TreesDeadline,
     TryStore,
 )
-from actors.model import Provenance
+from actors.model import Provenance, SessionStatus
 from actors.plugin.registration import Plugins
 from actors.ports import Ports
 from actors.protocol.protocol import Protocol
@@ -171,9 +172,14 @@ class SessionActor(Actor):
 
     def on_receive(self, message: Any) -> Any:
         """Handle one message."""
-        if self._live.phase is Phase.SERVING:
-            self._protocol.child_runs.follow()
+        serving = self._live.phase is Phase.SERVING
+        if serving:
+            self._live.protocol.child_runs.follow()
         match message:
+            case Said() if serving:
+                # By far the most frequent.
+                self._passivation.note_use()
+                self._live.protocol.runs.said(message)
             case ChildWanted():
                 self._passivation.note_use()
                 self._parents.add(message, self.take_reply())
@@ -181,10 +187,8 @@ class SessionActor(Actor):
                 self._parents.found(message)
             case NewMessage() | Stop() | Resume() | Withdraw() | Answer() | Delete():
                 self._request(message, self.take_reply())
-            case Inspect() if self._live.phase is Phase.LOADING and not self._stash.is_full:
-                self._stash.add_inspect(message, self.take_reply())
             case Inspect():
-                return self._live.status()
+                return self._inspect(message)
             case Committed():
                 self._committed(message)
             case CommitFailed():
@@ -204,7 +208,7 @@ class SessionActor(Actor):
             case Passivate():
                 self._passivate()
             case Expire():
-                if self._live.phase is Phase.SERVING:
+                if serving:
                     self._protocol.requests.expire(message.seq, message.reason)
             case Drain():
                 self._draining.begin(message.number)
@@ -216,13 +220,19 @@ class SessionActor(Actor):
                 self._time_over(message)
             case Down():
                 self._child_down(message)
-            case _ if self._live.phase is Phase.SERVING:
+            case _ if serving:
                 self._report(message)
             case _:
                 release_unheard(message, self._ports.hosts)
                 # A run reports it again when its parts are adopted.
                 logger.trace("{} is {}: not taken: {!r:.200}", self, self._live.phase.value, message)
         return None
+
+    def _inspect(self, message: Inspect) -> SessionStatus | None:
+        if self._live.phase is Phase.LOADING and not self._stash.is_full:
+            self._stash.add_inspect(message, self.take_reply())
+            return None
+        return self._live.status()
 
     def _time_over(self, timer: KillDeadline | TreesDeadline | HostIdle | HostUnwanted) -> None:
         match timer:

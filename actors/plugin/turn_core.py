@@ -213,7 +213,7 @@ class TurnCore:
     def said(self, data: Emitted, size: int) -> None:
         """Send what the agent emits; its credit was taken before."""
         self.tell(Said(self.address, data, size))
-        if not isinstance(data, TypingData | ProgressData):
+        if not isinstance(data, (TypingData, ProgressData)):
             with self._lock:
                 self._apply(data)
 

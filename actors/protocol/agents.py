@@ -11,7 +11,7 @@ from actors.messages import HandOffRequested
 from actors.protocol.queue import chooses_agent
 from actors.protocol.run_record import RunRecord
 from actors.protocol.state import SessionState
-from actors.protocol.step import RefuseSave, ReturnCredit, SaySaved
+from actors.protocol.step import RefuseSave, SaySaved
 from actors.requests import NewMessage
 
 
@@ -35,7 +35,7 @@ class Agents:
         state = self._state
         record = state.open_run(request.address)
         if request.size is not None:
-            state.step.later.append(ReturnCredit(request.address.run, request.size))
+            state.step.return_credit(request.address.run, request.size)
         if record is None:
             state.refuse_stale("hand_off", request.address, request.agent)
             return

@@ -46,7 +46,7 @@ from actors.protocol import notes
 from actors.protocol.processes import Processes, child_depth
 from actors.protocol.run_record import CallRecord, Part, RunRecord
 from actors.protocol.state import SessionState
-from actors.protocol.step import CloseCall, GiveAnswer, GivePermit, MakeWait, RefuseCall, ReturnCredit
+from actors.protocol.step import CloseCall, GiveAnswer, GivePermit, MakeWait, RefuseCall
 from actors.requests import USER, Answer
 from actors.usage import Usage, of_answer
 
@@ -228,7 +228,7 @@ class Calls:
     def _return_credit(self, run_id: str, size: int | None) -> None:
         """Return the credit of a report once this step is durable; a size of None took no credit."""
         if size is not None:
-            self._state.step.later.append(ReturnCredit(run_id, size))
+            self._state.step.return_credit(run_id, size)
 
     # ── What waits for a person ──────────────────────────────────────────────────────────────────────
 

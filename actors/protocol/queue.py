@@ -78,12 +78,15 @@ class TurnQueue:
         self._session = session
         self._limit = limit
         self._place = 0
+        self._count = 0
+        # The agents that messages choose for the session, by their places, in order.
+        self._choices: dict[int, str | None] = {}
         self.steering: list[WaitingRow] = []
         self.turns: list[PendingTurn] = []
         self.parked = False
 
     def __len__(self) -> int:
-        return len(self.steering) + sum(len(turn.rows) for turn in self.turns)
+        return self._count
 
     @property
     def first_agent(self) -> str | None:
@@ -93,14 +96,14 @@ class TurnQueue:
     @property
     def chosen_agent(self) -> str | None:
         """The agent that the last of these messages to choose one chooses for the session; None: they choose none."""
-        rows = (*self.steering, *(row for turn in self.turns for row in turn.rows))
-        return next((row.message.agent for row in reversed(rows) if chooses_agent(row.message)), None)
+        return next(reversed(self._choices.values()), None)
 
     def restore(self, rows: Iterable[WaitingRow], *, parked: bool) -> None:
         """Restore the messages of the store's rows, in order of `place`."""
         self.parked = parked
         for row in sorted(rows, key=lambda row: row.place):
             self._place = max(self._place, row.place)
+            self._came(row)
             if row.steering:
                 self.steering.append(row)
             elif self.turns and self.turns[-1].run_id == row.run_id:
@@ -142,7 +145,7 @@ class TurnQueue:
     def pull_steering(self) -> list[WaitingRow]:
         """Take the steering messages, in order."""
         pulled, self.steering = self.steering, []
-        return pulled
+        return self._gone(pulled)
 
     def requeue_steering(self, fresh_run_id: Callable[[], str]) -> tuple[list[WaitingRow], list[str]]:
         """Make the steering messages into pending turns, before all others: the active run is over.
@@ -177,19 +180,21 @@ class TurnQueue:
         """Take the first pending turn that may start: one that waits for its agent holds up no other."""
         for index, turn in enumerate(self.turns):
             if may_start(turn):
-                return self.turns.pop(index)
+                return self._pop(index)
         return None
 
     def take_turns(self, wanted: Collection[str]) -> list[PendingTurn]:
         """Take the turns with these run ids, in order; the others keep their places."""
         taken = [turn for turn in self.turns if turn.run_id in wanted]
         self.turns = [turn for turn in self.turns if turn.run_id not in wanted]
+        for turn in taken:
+            self._gone(turn.rows)
         return taken
 
     def take_all(self) -> tuple[list[WaitingRow], list[PendingTurn]]:
         """Take all messages, in order of acceptance, and the turns, for their run ids."""
         turns, self.turns = self.turns, []
-        rows = self.pull_steering() + [row for turn in turns for row in turn.rows]
+        rows = self.pull_steering() + self._gone([row for turn in turns for row in turn.rows])
         self.parked = False
         return rows, turns
 
@@ -197,18 +202,18 @@ class TurnQueue:
         """Take the pending turn that would start the run `run_id`."""
         for index, turn in enumerate(self.turns):
             if turn.run_id == run_id:
-                return self.turns.pop(index)
+                return self._pop(index)
         return None
 
     def take_message(self, message_id: str) -> tuple[WaitingRow, PendingTurn | None] | None:
         """Take one message. Returns its row, and its turn if that is empty now; None if it does not wait."""
         for index, row in enumerate(self.steering):
             if row.message.id == message_id:
-                return self.steering.pop(index), None
+                return self._gone([self.steering.pop(index)])[0], None
         for position, turn in enumerate(self.turns):
             for index, row in enumerate(turn.rows):
                 if row.message.id == message_id:
-                    turn.rows.pop(index)
+                    self._gone([turn.rows.pop(index)])
                     emptied = not turn.rows
                     if emptied:
                         self.turns.pop(position)
@@ -217,4 +222,22 @@ class TurnQueue:
 
     def _row(self, message: NewMessage, run_id: str, at: float, *, steering: bool) -> WaitingRow:
         self._place += 1
-        return WaitingRow(self._session, message, self._place, run_id, steering, at)
+        row = WaitingRow(self._session, message, self._place, run_id, steering, at)
+        self._came(row)
+        return row
+
+    def _came(self, row: WaitingRow) -> None:
+        self._count += 1
+        if chooses_agent(row.message):
+            self._choices[row.place] = row.message.agent
+
+    def _gone(self, rows: list[WaitingRow]) -> list[WaitingRow]:
+        self._count -= len(rows)
+        for row in rows:
+            self._choices.pop(row.place, None)
+        return rows
+
+    def _pop(self, index: int) -> PendingTurn:
+        turn = self.turns.pop(index)
+        self._gone(turn.rows)
+        return turn

@@ -88,6 +88,8 @@ class OpenIndex(dict[str, E]):
 
     def open(self) -> list[E]:
         """Return those that have not ended, in order of creation."""
+        if not self._open:
+            return []
         for key in [key for key, one in self._open.items() if not one.open]:
             del self._open[key]
             self._ended[key] = None

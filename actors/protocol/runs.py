@@ -51,7 +51,6 @@ from actors.protocol.step import (
     HaltRun,
     OpenBarrier,
     RefuseSave,
-    ReturnCredit,
     SaySaved,
     ShowEphemeral,
     StartRun,
@@ -202,7 +201,7 @@ class Runs:
         elif not self._fits_answers(record, said.data):
             why = "its answer has begun before, has ended, or was left"
             state.dead_letter(kind, why, said.address, as_data(said.data))
-        elif isinstance(said.data, TextData | BlockData):
+        elif isinstance(said.data, (TextData, BlockData)):
             state.event(said.data, record)
         elif isinstance(said.data, AnswerBegunData):
             record.answers.add(said.data.answer)
@@ -211,7 +210,7 @@ class Runs:
             self._end_if_spent(self._calls.answer_ended(record, said.data))
         else:
             self._show(said.data, record)
-        state.step.later.append(ReturnCredit(said.address.run, said.size))
+        state.step.return_credit(said.address.run, said.size)
 
     def tool_said(self, report: ToolSaid) -> None:
         """A tool says a text, or shows progress, as its agent does: while its call is open, and no longer."""
@@ -241,7 +240,7 @@ class Runs:
         state, part = self._state, given.data.part
         record = state.open_run(given.address)
         if given.size is not None:
-            state.step.later.append(ReturnCredit(given.address.run, given.size))
+            state.step.return_credit(given.address.run, given.size)
         if record is None:
             state.refuse_stale(str(given.data.event_kind), given.address, part.media_type)
             return

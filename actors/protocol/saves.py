@@ -10,7 +10,7 @@ from actors.errors import TooLarge
 from actors.events import SessionStateData
 from actors.messages import SaveRequested
 from actors.protocol.state import SessionState
-from actors.protocol.step import RefuseSave, ReturnCredit, SaySaved
+from actors.protocol.step import RefuseSave, SaySaved
 from actors.saved import changed
 
 SAVED_MAX_BYTES: Final = 65_536
@@ -28,7 +28,7 @@ class Saves:
         state = self._state
         record = state.open_run(request.address)
         if request.size is not None:
-            state.step.later.append(ReturnCredit(request.address.run, request.size))
+            state.step.return_credit(request.address.run, request.size)
         if record is None:
             state.refuse_stale("state", request.address, ", ".join(request.changes))
             return

@@ -82,11 +82,11 @@ class GiveSteering(Struct, frozen=True):
     steered: Steered
 
 
-class ReturnCredit(Struct, frozen=True):
-    """Return the credit for one report of the agent. `size` is in bytes."""
+class ReturnCredit(Struct):
+    """Return the credit for reports of the agent that follow one another. `sizes`: of each, in bytes."""
 
     run_id: str
-    size: int
+    sizes: list[int]
 
 
 class ShowEphemeral(Struct, frozen=True):
@@ -403,6 +403,14 @@ class Step:
     def is_empty(self) -> bool:
         """True if nothing was decided."""
         return not (self.now or self.later or self.has_records or self.erase)
+
+    def return_credit(self, run_id: str, size: int) -> None:
+        """Return the credit for a report of `size` bytes."""
+        last = self.later[-1] if self.later else None
+        if isinstance(last, ReturnCredit) and last.run_id == run_id:
+            last.sizes.append(size)
+        else:
+            self.later.append(ReturnCredit(run_id, [size]))
 
     def wait(self, row: WaitingRow) -> None:
         """Record that a message waits."""

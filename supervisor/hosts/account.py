@@ -108,18 +108,18 @@ class Account:
     def give_back(self, size: int) -> None:
         """Give back the credit of a frame that had no effect."""
         if self.counts:
-            self._given(min(size, self._size_max))
+            self._given(1, min(size, self._size_max))
 
     def close(self) -> None:
         """End it with the run: the host gets no more credit."""
         self._open = False
         self._turn.credit.on_given = None
 
-    def _given(self, size: int) -> None:
+    def _given(self, events: int, size: int) -> None:
         """Report returned credit to the host, soon and together. Any thread."""
         with self._lock:
             first, much = not self._back_events, self._is_much()
-            self._back_events += 1
+            self._back_events += events
             self._back_bytes += size
             much = not much and self._is_much()
         if much:
