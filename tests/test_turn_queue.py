@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from actors.protocol.queue import TurnQueue, chooses_agent
+from actors.protocol.queue import PendingTurn, TurnQueue, chooses_agent
 from actors.requests import USER, NewMessage
 
 MESSAGES = st.builds(
@@ -18,6 +19,10 @@ MESSAGES = st.builds(
     merge=st.booleans(),
 )
 STEPS = st.sampled_from(["steer", "requeue", "pull", "next", "turns", "all", "turn", "message", "restore"])
+
+
+def _in(wanted: list[str]) -> Callable[[PendingTurn], bool]:
+    return lambda turn: turn.run_id in wanted
 
 
 @given(st.lists(st.one_of(MESSAGES, st.tuples(STEPS, st.integers(0, 9), MESSAGES))))
@@ -39,7 +44,7 @@ def test_what_it_counts_is_what_waits(steps: list[NewMessage | tuple[str, int, N
                 case "pull":
                     queue.pull_steering()
                 case "next":
-                    queue.take_next(lambda turn, wanted=tuple(wanted): turn.run_id in wanted)
+                    queue.take_next(_in(wanted))
                 case "turns":
                     queue.take_turns(wanted)
                 case "all":
