@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct
 
 
@@ -28,3 +30,7 @@ class AgentChoice(Struct, frozen=True):
     def rolled_back(self, run: str) -> AgentChoice:
         """Return the choice after the rollback of a run."""
         return AgentChoice(self.before) if run == self.handed_by else self
+
+
+NO_CHOICE: Final = AgentChoice()
+"""Of a session in which no agent was chosen."""

@@ -6,6 +6,7 @@ and is whole: the nouns are made of one another.
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import StrEnum
 from typing import Any, Final
@@ -330,6 +331,7 @@ FAILURES: Final = frozenset({"actor.failure", "store.failure", "supervisor.recov
 """Sources of ends that were not requested, and that end everything open in a session."""
 
 
+@functools.lru_cache(maxsize=256)
 def _check_source(source: str) -> None:
     """Raise Invalid unless the source is one from outside, or has the form of one from inside.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
-from actors.agent_choice import AgentChoice
+from actors.agent_choice import NO_CHOICE, AgentChoice
 from actors.hosts import HostedAgent, Hosts, ToolOffer
 from actors.model import (
     Address,
@@ -41,7 +41,7 @@ from actors.model import (
 from actors.questions import Question
 from actors.requests import NewMessage, Stop, Stopped
 from actors.saved import Saved
-from actors.usage import Budget, Usage
+from actors.usage import NO_USAGE, Budget, Usage
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -335,7 +335,7 @@ class Children(Protocol):
 # ── The store ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class SessionRow(Struct, frozen=True):
+class SessionRow(Struct, frozen=True, omit_defaults=True):
     """The row of a session itself. Times: seconds, epoch, UTC.
 
     cutoffs: by origin, the time at which its last Stop was sent.
@@ -354,8 +354,8 @@ class SessionRow(Struct, frozen=True):
     cutoffs: dict[str, float] = field(default_factory=dict)
     forgotten_to: float = 0.0
     deleted: bool = False
-    usage: Usage = Usage()
-    choice: AgentChoice = AgentChoice()
+    usage: Usage = NO_USAGE
+    choice: AgentChoice = NO_CHOICE
     attachments_bytes: int = 0
 
 

@@ -296,16 +296,6 @@ class Thread:
         match data:
             case TextData():
                 self._text(event, data)
-            case BlockData():
-                self._block(event, data)
-            case MediaData():
-                self._media(event, data)
-            case AnswerBegunData():
-                self._answer_begun(event, data)
-            case AnswerEndedData():
-                self._answer_ended(event, data)
-            case AnswerLeftData():
-                self._answer_left(event, data)
             case ToolRequestedData():
                 self._tool_requested(event, data)
             case ToolEndedData():
@@ -314,6 +304,16 @@ class Thread:
                 self._message(event, data)
             case RunStatusData():
                 self._run_status(event, data)
+            case AnswerBegunData():
+                self._answer_begun(event, data)
+            case AnswerEndedData():
+                self._answer_ended(event, data)
+            case AnswerLeftData():
+                self._answer_left(event, data)
+            case BlockData():
+                self._block(event, data)
+            case MediaData():
+                self._media(event, data)
             case MessageRetractedData():
                 self._message_retracted(data)
             case _:

@@ -43,6 +43,9 @@ class Usage(Struct, frozen=True):
         return Usage(*(min(getattr(self, name) + getattr(other, name), COUNT_MAX) for name in names))
 
 
+NO_USAGE: Final = Usage()
+
+
 def of_answer(counts: Mapping[str, int]) -> Usage:
     """Return what an answer cost, by the counts that were said with its end."""
     return Usage(**{kind: counts[kind] for kind in TOKENS if kind in counts})

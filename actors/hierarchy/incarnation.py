@@ -58,7 +58,11 @@ class Incarnation:
 
     def begin(self) -> None:
         """The session was read: begin a new incarnation, and serve."""
-        self.protocol = self._new_protocol()
+        if self.phase is Phase.LOADING:
+            # It has decided nothing yet. A tool may have been loaded meanwhile.
+            self.protocol.state.isolation = self._plugins.isolation
+        else:
+            self.protocol = self._new_protocol()
         self.id = self._ports.ids.new("inc")
         self.phase = Phase.SERVING
 

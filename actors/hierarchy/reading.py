@@ -80,6 +80,8 @@ class Reading:
         """The session was read: restore it, and decide what has waited."""
         if self._live.phase is Phase.SERVING:
             return
+        # An actor that ended by itself has left nothing. One that fails in quarantine names its successor no cause.
+        failed_before = not self._outage.unrecorded.after_crash or self._quarantine.on
         self._runs.replace_all()
         self._trees.stop_all()
         self._live.hosts.settle(snapshot)
@@ -93,7 +95,7 @@ class Reading:
             self._ports.dead_letters.add("row", "it is stored, and cannot be read", None, at, name)
         self._restore(snapshot)
         # A row that cannot be read may be that of an open part.
-        if not snapshot.left_out:
+        if failed_before and not snapshot.left_out:
             self._live.forget_ended()
         self._decide_what_waits()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from actors.agent_choice import AgentChoice
+from actors.agent_choice import NO_CHOICE
 from actors.errors import NotFound, QueueFull, RunActive, ShuttingDown
 from actors.events import SessionDeletedData
 from actors.kernel.future import ReplyFuture
@@ -17,7 +17,7 @@ from actors.protocol.step import AnswerRequest, ForgetSession, RefuseRequest
 from actors.requests import Delete, Deleted
 from actors.saved import Saved
 from actors.thread import Thread
-from actors.usage import Usage
+from actors.usage import NO_USAGE
 
 DELETIONS_MAX: Final = 1000
 """Delete requests that may wait for one session to be deleted."""
@@ -88,8 +88,8 @@ class Deletion:
             return False
         at = state.clock.wall()
         provenance, requests = state.deleting, self.call_off()
-        state.thread, state.saved, state.usage = Thread(), Saved(), Usage()
-        state.choice = AgentChoice()
+        state.thread, state.saved, state.usage = Thread(), Saved(), NO_USAGE
+        state.choice = NO_CHOICE
         state.attachments_bytes = 0
         state.fates, state.over, state.queued = {}, {}, {}
         state.queue = TurnQueue(state.session, state.settings.queue_max)

@@ -85,10 +85,7 @@ class Restoration:
             state.quarantined = True
             if not state.deleted:
                 state.event(SessionQuarantinedData(), None)
-        gone = Provenance(
-            source="supervisor.recovery", reason="the supervisor ended, and its process trees with it", initiated_at=at
-        )
-        self._trees.restore(snapshot, lambda tree: gone if crashed else (trees or {}).get(tree))
+        self._trees.restore(snapshot, lambda tree: _gone(at) if crashed else (trees or {}).get(tree))
         for info in snapshot.runs:
             if info.settled:
                 self._restore_late(snapshot, info, at)
@@ -266,6 +263,12 @@ def _parents_fence(record: RunRecord) -> Provenance | None:
     """Return who ended the parent of a child run before the session failed; None: that did not come first."""
     cause = record.token.provenance
     return None if record.info.parent is None or cause is None or cause.source in FAILURES else cause
+
+
+def _gone(at: float) -> Provenance:
+    """Return the cause of process trees that ended with the supervisor."""
+    reason = "the supervisor ended, and its process trees with it"
+    return Provenance(source="supervisor.recovery", reason=reason, initiated_at=at)
 
 
 def _recovery_cause(at: float) -> Provenance:

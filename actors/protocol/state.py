@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from actors.agent_choice import AgentChoice
+from actors.agent_choice import NO_CHOICE
 from actors.attachments import Attachment
 from actors.errors import CountermandError, TooLarge
 from actors.events import EventData, as_data
@@ -37,7 +37,7 @@ from actors.questions import Asking
 from actors.run_status import RunStatus
 from actors.saved import Saved
 from actors.thread import Thread
-from actors.usage import Budget, Usage
+from actors.usage import NO_USAGE, Budget, Usage
 
 LATE_KEPT_MAX: Final = 256
 """Settled runs that are kept because a part of theirs may still end; and receipts of Stops that wait for trees."""
@@ -124,8 +124,8 @@ class SessionState:
         self.seq = 0
         self.thread = Thread()
         self.saved = Saved()
-        self.usage = Usage()
-        self.choice = AgentChoice()
+        self.usage = NO_USAGE
+        self.choice = NO_CHOICE
         self.attachments_bytes = 0
         self.step = Step()
         self.active: RunRecord | None = None

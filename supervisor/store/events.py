@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -91,10 +92,7 @@ def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -
 
     Most of a log is output, and other kinds are not read.
     """
-    # As plain strings: SQLite's module looks for an adapter for each value of any other class, at every query.
-    wanted = sorted(map(str, kinds))
-    marks = ", ".join("?" * len(wanted))
-    sql = f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?"
+    sql, wanted = _folding(frozenset(kinds))
     after, page_full = 0, True
     while page_full:
         page = connection.execute(sql, (session, after, *wanted, PAGE)).fetchall()
@@ -102,6 +100,15 @@ def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -
             yield Event(seq, session, generation, run_id, kind, {}, at), decoded(kind, data)
         page_full = len(page) == PAGE
         after = page[-1][0] if page else after
+
+
+@functools.cache
+def _folding(kinds: frozenset[str]) -> tuple[str, tuple[str, ...]]:
+    """Return the query of a fold, and its kinds."""
+    # As plain strings: SQLite's module looks for an adapter for each value of any other class, at every query.
+    wanted = tuple(sorted(map(str, kinds)))
+    marks = ", ".join("?" * len(wanted))
+    return f"{_event} WHERE session = ? AND seq > ? AND kind IN ({marks}) ORDER BY seq LIMIT ?", wanted
 
 
 def last_seq(connection: sqlite3.Connection, session: str) -> int:

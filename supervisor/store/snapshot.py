@@ -14,21 +14,16 @@ import msgspec
 from actors.agent_choice import AgentChoice
 from actors.errors import CountermandError
 from actors.events import (
-    BlockData,
     EventData,
     EventKind,
-    MediaData,
     MessageData,
     ProcessHandedOverData,
     RunStartedData,
     RunStatusData,
     SessionAgentData,
     SessionMessageReturnedData,
-    SessionStateData,
     SessionStopDurableData,
-    TextData,
     ToolOutputData,
-    ToolRequestedData,
     UnreadableData,
 )
 from actors.model import CallState, Event, Fate, Receipt, RunInfo, RunParent
@@ -57,6 +52,12 @@ _FATES: Final = frozenset(
     }
 )
 """The kinds of events that `snapshot` reads besides those of the thread."""
+_ACTS: Final = frozenset(
+    {EventKind.TEXT, EventKind.BLOCK, EventKind.MEDIA, EventKind.TOOL_REQUESTED, EventKind.SESSION_STATE}
+)
+"""The kinds of events of a run that has done something, so that it is not tried again."""
+_NOTED: Final = _FATES | {EventKind.MESSAGE}
+_READ: Final = KINDS | SAVED_KINDS | _FATES
 
 
 @dataclass(slots=True)
@@ -76,24 +77,28 @@ class _Log:
 
     def add(self, event: Event, data: EventData) -> None:
         """Add the next event. One that cannot be decoded is logged, named in `left_out`, and left out."""
-        run_id = event.run_id
-        # Most events concern only one of the two, and to find that out by its kind is cheaper than by its data.
+        # What an event concerns is found by its kind: that is cheaper than by its data.
         if event.kind in KINDS:
             self.thread.add(event, data)
         if event.kind in SAVED_KINDS:
             self.saved.add(event, data)
         if event.kind == EventKind.RUN_ENDED:
             # Even if its receipt cannot be decoded, the run is over.
-            self.over.add(run_id or "")
-        if isinstance(data, SessionAgentData):
-            self.agent = data.agent
+            self.over.add(event.run_id or "")
+        if type(data) is UnreadableData:
+            leave_out(f"Event {event.seq}, {data.kind}", data.error, self.left_out)
+        elif event.kind in _ACTS and event.run_id is not None:
+            self.acted.add(event.run_id)
+        elif event.kind in _NOTED:
+            self._note(event, data)
+
+    def _note(self, event: Event, data: EventData) -> None:
+        run_id = event.run_id
         match data:
-            case TextData() | BlockData() | MediaData() if run_id is not None:
-                self.acted.add(run_id)
-            case ToolRequestedData() | SessionStateData() if run_id is not None:
-                self.acted.add(run_id)
-            case SessionAgentData(message_id=None) if run_id is not None:
-                self.acted.add(run_id)
+            case SessionAgentData():
+                self.agent = data.agent
+                if data.message_id is None and run_id is not None:
+                    self.acted.add(run_id)
             case MessageData():
                 self.fates[data.id] = Fate.INPUT
             case SessionMessageReturnedData():
@@ -105,8 +110,6 @@ class _Log:
                 self.statuses[run_id] = (data.status, *self.statuses[run_id][1:])
             case SessionStopDurableData():
                 self.told_durable.add(data.request_id)
-            case UnreadableData():
-                leave_out(f"Event {event.seq}, {data.kind}", data.error, self.left_out)
             case _:
                 pass
 
@@ -214,7 +217,7 @@ def snapshot(connection: sqlite3.Connection, session: str, *, kept: int = 10_000
     """
     log = _Log()
     left_out = log.left_out
-    for event, data in folded(connection, session, KINDS | SAVED_KINDS | _FATES):
+    for event, data in folded(connection, session, _READ):
         log.add(event, data)
     runs = list(_unsettled(connection, session, log, left_out))
     pending = pending_receipts(connection, session, left_out)
