@@ -1,8 +1,8 @@
 """Opening the store's file: its settings, and the numbered migrations that bring it up to date.
 
-A migration is a file `migrations/NNNN_<what>.sql`. They are applied in order of their numbers, each in a
-transaction of its own together with `PRAGMA user_version`, so that a crash leaves the file at one version or
-the next and never between.
+A migration is a file `migrations/NNNN_<what>.sql`. Those that the store lacks are applied in order of their numbers, in
+one transaction together with `PRAGMA user_version`, so that a crash leaves the file as it was or up to date, and never
+between. It is one commit, since each waits for the disk.
 """
 
 from __future__ import annotations
@@ -121,13 +121,12 @@ def _check_not_newer(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    for number, script in migrations():
-        if schema_version(connection) >= number:
-            continue
+    if schema_version(connection) < len(migrations()):
         connection.execute("BEGIN IMMEDIATE")
         try:
-            # Read again under the lock: another process may have applied it.
-            if schema_version(connection) < number:
+            # Read again under the lock: another process may have applied some.
+            version = schema_version(connection)
+            for number, script in migrations()[version:]:
                 for statement in _statements(script):
                     connection.execute(statement)
                 connection.execute(f"PRAGMA user_version = {number}")
