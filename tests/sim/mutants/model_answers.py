@@ -66,7 +66,7 @@ MODEL_ANSWERS: Final = (
         "L6",
         TurnCore,
         "said",
-        "if not isinstance(data, TypingData | ProgressData):",
+        "if not isinstance(data, (TypingData, ProgressData)):",
         "if hasattr(data, 'text'):",
     ),
     # ── From hosts ──

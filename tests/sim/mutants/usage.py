@@ -67,7 +67,7 @@ USAGE: Final = (
         "L6",
         Deletion,
         "erase_if_proven",
-        "state.thread, state.saved, state.usage = Thread(), Saved(), Usage()",
+        "state.thread, state.saved, state.usage = Thread(), Saved(), NO_USAGE",
         "state.thread, state.saved = Thread(), Saved()",
     ),
 )
