@@ -26,6 +26,8 @@ The map, from the outside in:
     wire.py             the API's JSON, for the server and the client
     states.py           the states of the store and of agents
     agent.py            Agent: an agent that runs in processes of its own
+    mcp_server.py       McpServer: an MCP server, whose tools agents get by its name
+    variables.py        variables of processes, from tables and files
     presets.py          the programs and models that an agent can be by name: `Agent(preset=…)`
     config.py           Config: the configuration of a supervisor
 """
@@ -39,16 +41,18 @@ if TYPE_CHECKING:
     from supervisor.agent import Agent
     from supervisor.config import Config
     from supervisor.live_processes import LiveProcess
+    from supervisor.mcp_server import McpServer
     from supervisor.session_handle import AsyncSessionHandle, SessionHandle
     from supervisor.supervisor import Supervisor
 
-__all__ = ["Agent", "AsyncSessionHandle", "Config", "LiveProcess", "SessionHandle", "Supervisor"]
+__all__ = ["Agent", "AsyncSessionHandle", "Config", "LiveProcess", "McpServer", "SessionHandle", "Supervisor"]
 
 _HOMES = {
     "Agent": "supervisor.agent",
     "AsyncSessionHandle": "supervisor.session_handle",
     "Config": "supervisor.config",
     "LiveProcess": "supervisor.live_processes",
+    "McpServer": "supervisor.mcp_server",
     "SessionHandle": "supervisor.session_handle",
     "Supervisor": "supervisor.supervisor",
 }

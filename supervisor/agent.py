@@ -21,13 +21,15 @@ from actors.plugin.registration import duration
 from actors.text import shown
 from actors.usage import Budget
 from supervisor.config import LIMITS, absolute, is_limits, is_number
+from supervisor.mcp_server import SETTINGS as MCP
+from supervisor.mcp_server import McpServer
 from supervisor.presets import COMMAND, MODEL, PRESETS, Preset
+from supervisor.variables import is_environment, is_text, is_texts, is_url, read_variables
 
 RUNTIME: Final = Path(__file__).parent / "hosts" / "countermand_host.py"
 """The host of a Python agent: run by the agent's own interpreter."""
 
 SPARES_MAX: Final = 64
-ENV_FILE_MAX_BYTES: Final = 1_048_576
 TIMES: Final = {"keep_idle_s": 0.0, "start_s": 0.001, "grace_s": 0.0, "run_deadline_s": 0.001}
 """The keys that are seconds, and the least of each."""
 
@@ -37,6 +39,7 @@ RESERVED: Final = {
     "COUNTERMAND_PATH": "it has the directories of the key 'path'",
     COMMAND: "it has the program of the key 'preset'",
     MODEL: "it has the keys of a model",
+    MCP: "it has the servers of the key 'mcp'",
 }
 """Variables of a host that the daemon sets."""
 
@@ -47,7 +50,6 @@ OPTIONS_OWN: Final = frozenset({"input", "messages", "model", "stream", "tools"}
 OPTIONS_MAX_BYTES: Final = 65_536
 
 _SPELLED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
-_VARIABLE: Final = re.compile(r"[^=\0]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,19 +82,22 @@ class Agent:
         tools: the tools it may call: names of the supervisor's tools, and ``module:function`` for functions of the
             agent's own, which run in its host. None: all of the supervisor's.
         ask: the tools that need a person's approval, by name: the supervisor's, the agent's own, and what it gates.
+        mcp: the MCP servers that it uses, by their names in `Config.mcp`. A preset that is a model gets their tools;
+            other code asks for them with ``countermand.adapters.mcp``. `python` has to have the SDK ``mcp``.
         spares: how many hosts are kept ready. 0: every run starts one, and waits for it.
         keep: ``session``: after a run that has ended by itself the host stays, for the session's next run. None:
-            ``session`` with a program's preset, else ``run``. It is one of the two afterwards.
+            ``session`` with a program's preset or with `mcp`, else ``run``. It is one of the two afterwards.
         keep_idle_s: after so long without a run such a host is ended.
         overlap: False: a run begins only when all earlier runs of its session are proven to have ended. None: False
-            with a program's preset, since its runs share a session of the program's, else True. It is one of the two
-            afterwards.
+            with a program's preset, since its runs share a session of the program's, and with `mcp`, since a server
+            would start beside itself, else True. It is one of the two afterwards.
         grace_s: how long a host has to end by itself after a cancel; None: as configured for all.
         start_s: how long a host has to become ready for its first run.
         run_deadline_s, max_tokens, max_calls: the budget of each of its runs, as in `Config`; None: as configured for
             all.
         limits: as in `Config`; they override those configured for all.
         name: its key in `Config.agents`, set by the supervisor.
+        servers: those of `mcp`, set by the supervisor.
 
     Raises:
         Invalid: a value is invalid, or two conflict; the error names the key and the allowed values.
@@ -114,6 +119,7 @@ class Agent:
     env_files: Sequence[str] = ()
     tools: Sequence[str] | None = None
     ask: Sequence[str] = ()
+    mcp: Sequence[str] = ()
     spares: int = 1
     keep: Literal["run", "session"] | None = None
     keep_idle_s: float = 600.0
@@ -125,6 +131,7 @@ class Agent:
     max_calls: int | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
+    servers: Mapping[str, McpServer] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         checks: tuple[tuple[str, Callable[[object], bool], str], ...] = (
@@ -135,7 +142,7 @@ class Agent:
             ),
             (
                 "command",
-                lambda value: value is None or (_is_texts(value) and bool(value)),
+                lambda value: value is None or (is_texts(value) and bool(value)),
                 "a program and its arguments",
             ),
             ("preset", lambda value: value is None or value in PRESETS, " | ".join(sorted(PRESETS))),
@@ -150,17 +157,18 @@ class Agent:
                 + ", ".join(sorted(OPTIONS_OWN)),
             ),
             ("python", _is_text_or_none, "the path of an interpreter"),
-            ("path", lambda value: _is_texts(value) and not _has_separator(value), "a list of directories"),
+            ("path", lambda value: is_texts(value) and not _has_separator(value), "a list of directories"),
             ("cwd", _is_text_or_none, "the path of a directory"),
             ("user", _is_text_or_none, "the name or the uid of a user"),
-            ("env", _is_environment, "names of variables, each with its text"),
-            ("env_files", _is_texts, "a list of paths"),
+            ("env", is_environment, "names of variables, each with its text"),
+            ("env_files", is_texts, "a list of paths"),
             (
                 "tools",
                 lambda value: value is None or _is_tools(value),
                 "a list of names of tools, or of module:function",
             ),
-            ("ask", _is_texts, "a list of names of tools"),
+            ("ask", is_texts, "a list of names of tools"),
+            ("mcp", is_texts, "a list of names of MCP servers"),
             ("spares", _is_spares, f"a whole number from 0 to {SPARES_MAX}"),
             ("keep", lambda value: value in (None, "run", "session"), "'run' or 'session'"),
             ("overlap", lambda value: value is None or isinstance(value, bool), "true or false"),
@@ -198,7 +206,8 @@ class Agent:
                 raise self._invalid("env", f"variables other than {name}: {RESERVED[name]}", name)
         if self.run is None and not self._is_model:
             own = [one for one in self.tools or () if ":" in one]
-            self._check_unused("an agent in Python", {"python": self.python, "path": self.path, "tools": own})
+            unused = {"python": self.python, "path": self.path, "tools": own, "mcp": self.mcp}
+            self._check_unused("an agent in Python", unused)
 
     def _check_model(self) -> None:
         self._check_unused("an agent without such a preset", {"run": self.run, "command": self.command})
@@ -244,8 +253,8 @@ class Agent:
         """Copy mutable values, and make the paths absolute."""
         fixed = {
             "command": None if self.command is None else tuple(self.command),
-            "keep": self.keep or ("session" if self._is_program else "run"),
-            "overlap": not self._is_program if self.overlap is None else self.overlap,
+            "keep": self.keep or ("session" if self._is_program or self.mcp else "run"),
+            "overlap": not (self._is_program or self.mcp) if self.overlap is None else self.overlap,
             "key_file": None if self.key_file is None else str(absolute(Path(self.key_file))),
             "options": copy.deepcopy(dict(self.options)),
             "python": None if self.python is None else _program(self.python),
@@ -255,6 +264,7 @@ class Agent:
             "env_files": tuple(str(absolute(Path(one))) for one in self.env_files),
             "tools": None if self.tools is None else tuple(self.tools),
             "ask": tuple(self.ask),
+            "mcp": tuple(self.mcp),
             "limits": dict(self.limits),
         }
         for key, value in fixed.items():
@@ -310,7 +320,8 @@ class Agent:
         """Return the variables added to the environment of its hosts. It reads files: for a thread that may block.
 
         Raises:
-            Invalid: one of `env_files` cannot be read, or has an invalid line. The error shows no content of it.
+            Invalid: one of `env_files`, its own or those of its servers, cannot be read, or has an invalid line. The
+                error shows no content of it.
         """
         found: dict[str, str] = {}
         inherited = os.environ.get("PYTHONPATH")
@@ -318,50 +329,18 @@ class Agent:
             # The same interpreter finds the same modules.
             found["PYTHONPATH"] = inherited
         for file in self.env_files:
-            found.update(self._read(file))
+            found.update(read_variables(file, self._key("env_files"), RESERVED))
         found.update(self.env)
         if self._is_model:
             given = {key: getattr(self, key) for key in MODEL_KEYS}
             found[MODEL] = json.dumps({key: value for key, value in given.items() if value})
         elif self.preset is not None:
             found[COMMAND] = json.dumps(self._program)
+        if self.servers:
+            found[MCP] = json.dumps({name: server.settings() for name, server in self.servers.items()})
         if self.path:
             found["COUNTERMAND_PATH"] = os.pathsep.join(self.path)
         return found
-
-    def _read(self, file: str) -> dict[str, str]:
-        try:
-            with open(file, "rb") as opened:
-                content = opened.read(ENV_FILE_MAX_BYTES + 1)
-            if len(content) > ENV_FILE_MAX_BYTES:
-                raise ValueError(f"more than {ENV_FILE_MAX_BYTES} bytes")
-            lines = content.decode().splitlines()
-        except (OSError, ValueError) as error:
-            # The text of a decoding error shows bytes of the file.
-            got = error.strerror or "" if isinstance(error, OSError) else "not UTF-8, or too large"
-            raise self._unreadable(file, "a text file of at most 1 MiB that the supervisor may read", got) from None
-        found = {}
-        for number, line in enumerate(lines, start=1):
-            text = line.strip()
-            if not text or text.startswith("#"):
-                continue
-            name, equals, value = text.removeprefix("export ").partition("=")
-            name, value = name.strip(), value.strip()
-            if not equals or not name.isidentifier() or name in RESERVED or "\0" in value:
-                raise self._unreadable(
-                    file, "lines NAME=value, and comments that begin with #", f"another, line {number}"
-                )
-            quoted = len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]
-            found[name] = value[1:-1] if quoted else value
-        return found
-
-    def _unreadable(self, file: str, expected: str, got: str) -> Invalid:
-        return Invalid(
-            f"the file {file} of {self._key('env_files')} cannot be used",
-            expected=expected,
-            got=got,
-            remedy="mend it, then: countermand agents reload",
-        )
 
     def _invalid(self, key: str, expected: str, got: object) -> Invalid:
         # The environment may hold secrets.
@@ -390,16 +369,8 @@ def _program(command: str) -> str:
     return str(absolute(Path(command))) if "/" in command else command
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip()) and "\0" not in value
-
-
 def _is_text_or_none(value: object) -> bool:
-    return value is None or _is_text(value)
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(_is_text(one) for one in value)
+    return value is None or is_text(value)
 
 
 def _has_separator(value: object) -> bool:
@@ -407,10 +378,7 @@ def _has_separator(value: object) -> bool:
 
 
 def _is_url_or_none(value: object) -> bool:
-    # Who names a user in it names a secret, which `config show` would print.
-    return value is None or (
-        _is_text(value) and re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", str(value)) is not None
-    )
+    return value is None or is_url(value)
 
 
 def _is_options(value: object) -> bool:
@@ -423,15 +391,8 @@ def _is_options(value: object) -> bool:
 
 
 def _is_tools(value: object) -> bool:
-    return isinstance(value, Sequence) and _is_texts(value) and all(":" not in one or is_spelled(one) for one in value)
+    return isinstance(value, Sequence) and is_texts(value) and all(":" not in one or is_spelled(one) for one in value)
 
 
 def _is_spares(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SPARES_MAX
-
-
-def _is_environment(value: object) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(name, str) and isinstance(text, str) and _VARIABLE.fullmatch(name) is not None and "\0" not in text
-        for name, text in value.items()
-    )

@@ -17,6 +17,7 @@ from actors.text import shown, storable
 
 if TYPE_CHECKING:
     from supervisor.agent import Agent
+    from supervisor.mcp_server import McpServer
 
 AgentFunction = Callable[..., Any]
 """An agent that runs in the supervisor's own process: a plain or an async function of a turn."""
@@ -97,6 +98,7 @@ class Config:
         agents: more agents, by name: an `Agent`, which runs in processes of its own; or a plain or an async function of
             a turn, which runs in this process.
         tools: more tools: functions marked by `actors.tool`, or `actors.Tool`s.
+        mcp: MCP servers, by names that agents use (`Agent.mcp`).
         files_root: the directory that the tools `read`, `write`, `edit`, `list` and `grep` may not leave; None: there
             are no such tools.
         http_hosts: the hosts that the tool `http_get` may ask, such as ``example.org`` or ``*.example.org``; ``*`` is
@@ -145,6 +147,7 @@ class Config:
     agent: str = "shell"
     agents: Mapping[str, AgentFunction | Agent | Unloaded] = field(default_factory=dict)
     tools: Sequence[Tool | AgentFunction | Unloaded] = ()
+    mcp: Mapping[str, McpServer] = field(default_factory=dict)
     files_root: str | Path | None = None
     http_hosts: Sequence[str] = ()
     grace_s: float = 2.0
@@ -191,6 +194,7 @@ class Config:
             ("state_dir", _is_path, "a path, as a str or a Path"),
             ("agent", _is_text, "the name of an agent"),
             ("agents", _is_by_name, "a mapping of names to Agents and functions"),
+            ("mcp", _is_by_name, "a mapping of names to McpServers"),
             ("limits", is_limits, f"a mapping of {' | '.join(sorted(LIMITS))} to whole numbers, at least 0"),
             ("layers", _is_layers, f"a set of {' | '.join(sorted(LAYERS | OPTIONAL_LAYERS))}"),
             ("subreaper", lambda value: isinstance(value, bool), "true or false"),

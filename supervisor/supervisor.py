@@ -42,6 +42,7 @@ from supervisor.hosts.status import AgentStatus
 from supervisor.ids import RandomIds
 from supervisor.live_processes import LiveProcess, live_processes
 from supervisor.lock import InstanceLock
+from supervisor.mcp_server import McpServer
 from supervisor.publisher import EventHub
 from supervisor.retention import Retention
 from supervisor.router import SupervisorActor
@@ -76,7 +77,7 @@ class Supervisor:
         state_dir = self._state_dir = absolute(Path(config.state_dir))
         plugins = self._plugins = plugins_of(config)
         self._specs = {
-            name: dataclasses.replace(agent, name=name)
+            name: dataclasses.replace(agent, name=name, servers={one: config.mcp[one] for one in agent.mcp})
             for name, agent in config.agents.items()
             if isinstance(agent, Agent)
         }
@@ -464,6 +465,7 @@ def plugins_of(config: Config) -> Plugins:
         if tool.name not in plugins.tools:
             plugins.add(tool)
     _check_granted(config, plugins)
+    _check_servers(config)
     with contextlib.suppress(AgentUnavailable):
         # If it could not be loaded, messages are refused, but reading and stopping work.
         plugins.agent(config.agent)
@@ -496,4 +498,25 @@ def _check_granted(config: Config, plugins: Plugins) -> None:
                 expected=" | ".join(sorted(plugins.tools)) + " | module:function",
                 got=missing[0],
                 remedy="register it (tools), or correct its name",
+            )
+
+
+def _check_servers(config: Config) -> None:
+    """Raise Invalid if a value is no MCP server, or an agent names one that is not there."""
+    for name, server in config.mcp.items():
+        if not isinstance(server, McpServer):
+            raise Invalid(
+                f"the key {f'mcp.{name}'!r} is no MCP server",
+                expected="an McpServer",
+                got=type(server).__name__,
+                remedy="mcp={name: McpServer(command=…)}",
+            )
+    for name, agent in config.agents.items():
+        missing = [one for one in (agent.mcp if isinstance(agent, Agent) else ()) if one not in config.mcp]
+        if missing:
+            raise Invalid(
+                f"the key {f'agents.{name}.mcp'!r} names an MCP server that is not there",
+                expected=" | ".join(sorted(config.mcp)) or "a table [mcp.NAME] for each",
+                got=missing[0],
+                remedy="add it to the configuration, or correct its name",
             )

@@ -1,8 +1,12 @@
-"""Agents that use MCP servers by the adapter, in hosts with the SDK. The servers are those of `mcp_servers`."""
+"""Agents that use MCP servers by the adapter, in hosts with the SDK. The servers are those of `mcp_servers`.
+
+`steps` has those of the configuration, and does what its message says; the others have their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -87,3 +91,51 @@ async def give_up(turn: Any) -> str:
         await asyncio.wait([held])
         await noted(note, "cancelled")
         return str((await turn.call(offered["cancels_say"], word="on")).content)
+
+
+async def steps(turn: Any) -> list[Any]:
+    """Do what the message says, a list of steps, and return what came of each.
+
+    ``["list"]`` lists the tools, and the servers that are broken; ``["call", NAME, ARGUMENTS]`` calls one;
+    ``["give up", NAME, ARGUMENTS]`` calls one that notes that it holds, and gives it up; ``["wait", FILE]`` notes that
+    it waits, and does so for good; ``["there", PID]`` says whether a process is there; ``["bound", NAME, VALUE]`` sets
+    a bound of the adapter.
+    """
+    from countermand.adapters import mcp as adapter
+    from countermand.adapters.mcp import servers
+
+    came: list[Any] = []
+    async with servers(turn) as mcp:
+        for word, *given in json.loads(turn.inputs[-1].content):
+            if word == "there":
+                came.append(Path(f"/proc/{given[0]}").exists())
+                continue
+            if word == "bound":
+                setattr(adapter, *given)
+                continue
+            offered = {tool.name: tool for tool in await mcp.tools()}
+            if word == "list":
+                came.append([sorted(offered), mcp.broken])
+            elif word == "call":
+                result = await turn.call(offered[given[0]], **given[1])
+                came.append([str(result.outcome), result.content, result.is_error])
+            elif word == "give up":
+                held = asyncio.create_task(turn.call(offered[given[0]], **given[1]))
+                await noted(given[1]["note"], "held")
+                held.cancel()
+                await asyncio.wait([held])
+                came.append(held.cancelled())
+            elif word == "wait":
+                Path(given[0]).write_text("waits")
+                await asyncio.sleep(1000)
+    return came
+
+
+async def leave(turn: Any) -> str:
+    """Leave a block with a server by URL, whose end is waited for no longer than a moment."""
+    from countermand.adapters import mcp as adapter
+
+    adapter.END_S = 0.2
+    async with adapter.servers(turn, {"there": adapter.Server(url=os.environ["URL"])}) as mcp:
+        await mcp.tools()
+    return str(mcp.broken)

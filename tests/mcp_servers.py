@@ -1,9 +1,11 @@
 """MCP servers that are not as one would like, made with the official SDK: each is a word, its first argument.
 
 A second argument is a port, on which it serves streamable HTTP instead of stdio. Each has `say`, which says a word in
-capitals. ``daemon``: it starts one of its own session that ignores SIGTERM. ``cancels``: a call of `hold` notes its
-cancel. ``stubborn``: a call of `hold` ignores its cancel, and the server ignores SIGTERM and the end of its input.
-``changing``: `learn` adds a tool, and removes itself. ``dying``: a call of `die` ends it at once.
+capitals, `pid`, `variable`, `header`, and `note`, which notes a text. ``daemon``: it starts one of its own session that
+ignores SIGTERM. ``cancels``: a call of `hold` notes its cancel. ``stubborn``: a call of `hold` ignores its cancel, and
+the server ignores SIGTERM and the end of its input. ``changing``: `learn` adds a tool, and removes itself. ``dying``: a
+call of `die` ends it at once. ``holding``: `note` of a text that ends in ``:hold`` takes for good. ``starting``: it
+notes in the file of the variable NOTE that it starts, and starts no further, whoever asks it to end.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import sys
 import time
 from pathlib import Path
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 
 from tests.mcp_server import DAEMON
 
@@ -28,6 +30,32 @@ server = MCPServer(KIND)
 async def say(word: str) -> str:
     """Say a word."""
     return word.upper()
+
+
+@server.tool()  # type: ignore[untyped-decorator]
+async def note(text: str) -> str:
+    """Note a text."""
+    if KIND == "holding" and text.endswith(":hold"):
+        await asyncio.sleep(1000)
+    return f"noted {text}"
+
+
+@server.tool()  # type: ignore[untyped-decorator]
+async def pid() -> int:
+    """Return the pid of the server."""
+    return os.getpid()
+
+
+@server.tool()  # type: ignore[untyped-decorator]
+async def variable(name: str) -> str:
+    """Return a variable of the server."""
+    return os.environ.get(name, "it is not there")
+
+
+@server.tool()  # type: ignore[untyped-decorator]
+async def header(name: str, context: Context) -> str:
+    """Return a header of the request."""
+    return str((context.headers or {}).get(name, "it is not there"))
 
 
 if KIND == "cancels":
@@ -79,8 +107,11 @@ if KIND == "dying":
 if __name__ == "__main__":
     if KIND == "daemon":
         subprocess.run([sys.executable, "-S", "-c", DAEMON], stdout=subprocess.PIPE, check=True)
-    if KIND == "stubborn":
+    if KIND in ("stubborn", "starting"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if KIND == "starting":
+        Path(os.environ["NOTE"]).write_text(str(os.getpid()))
+        time.sleep(1000)
     if len(sys.argv) > 2:
         server.run("streamable-http", port=int(sys.argv[2]))
     else:

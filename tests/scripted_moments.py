@@ -86,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
         events = provider.events(name)
         if word == "approve":
             events = json.loads(json.dumps(events).replace('"note"', '"careful"'))
+        if word == "mcp":
+            events = json.loads(json.dumps(events).replace('"note"', '"files_note"'))
         if word == "retry":
             reached.touch()
             self.refuse(429, "slow down", "rate_limit_exceeded", retry_after=RETRY_AFTER_S)

@@ -37,6 +37,7 @@ env = { MODEL = "small" }
 env_files = ["/etc/countermand/mine.env"]
 tools = ["shell", "my_package.tools:search"]
 ask = ["shell"]
+mcp = ["files"]
 spares = 1
 keep = "run"
 keep_idle_s = 600
@@ -49,10 +50,11 @@ max_calls = 200
 limits = { as_bytes = 2_000_000_000 }
 in_process = false
 """
+SERVER = "\n[mcp.files]\ncommand = 'files'\n"
 
 
 def test_a_table_has_the_keys_of_the_librarys_agent(tmp_path: Path) -> None:
-    made = agent(tmp_path, EVERYTHING)
+    made = agent(tmp_path, EVERYTHING + SERVER)
     assert made == Agent(
         name="mine",
         run="my_package.agents:answer",
@@ -64,6 +66,7 @@ def test_a_table_has_the_keys_of_the_librarys_agent(tmp_path: Path) -> None:
         env_files=["/etc/countermand/mine.env"],
         tools=["shell", "my_package.tools:search"],
         ask=["shell"],
+        mcp=["files"],
         spares=1,
         keep="run",
         keep_idle_s=600.0,

@@ -5,6 +5,7 @@ The map, from the outside in:
     serve.py         `serve`: startup, signals, reload, shutdown
     settings.py      the settings from the file, the environment and the command line
     agent_tables.py  agents of the settings, as the values that a library configures
+    mcp_tables.py    MCP servers of the settings, likewise
     plug_ins.py      agents and tools that run in the daemon's own process, imported
     signals.py       signals as an inbox that the main thread reads
     sockets.py       the sockets of the API: systemd's, or our own

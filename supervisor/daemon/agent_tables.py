@@ -22,7 +22,8 @@ from supervisor.daemon.plug_ins import plug_in_agent
 from supervisor.presets import PRESETS
 
 IN_PROCESS: Final = "in_process"
-AGENT_KEYS: Final = (*(field.name for field in dataclasses.fields(Agent) if field.name != "name"), IN_PROCESS)
+_SET_LATER: Final = ("name", "servers")
+AGENT_KEYS: Final = (*(one.name for one in dataclasses.fields(Agent) if one.name not in _SET_LATER), IN_PROCESS)
 """The keys of a table."""
 
 _ANY: Final = "module:function"

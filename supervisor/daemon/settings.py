@@ -1,7 +1,8 @@
 """The daemon's settings, from a TOML file, the environment and the command line; each overrides the ones before.
 
 The keys are those of `supervisor.Config` that can be written as text, and those of the tables ``[http]`` and ``[log]``.
-An agent is a table ``[agents.NAME]`` (see `agent_tables`), a tool is written as ``module:name``. A key has a dotted
+An agent is a table ``[agents.NAME]`` (see `agent_tables`), an MCP server a table ``[mcp.NAME]`` (see
+`mcp_tables`), a tool is written as ``module:name``. A key has a dotted
 name (``http.listen``), which is ``COUNTERMAND_HTTP_LISTEN`` in the environment and ``--set http.listen=…`` on the
 command line. There a key of one agent can be set too: ``--set agents.mine.spares=0``.
 
@@ -31,7 +32,9 @@ from actors.text import one_line, shown
 from supervisor.agent import Agent
 from supervisor.config import Config, default_state_dir, expanded
 from supervisor.daemon.agent_tables import AGENT_KEYS, AgentTables
+from supervisor.daemon.mcp_tables import McpTables
 from supervisor.daemon.plug_ins import plug_in_tool
+from supervisor.mcp_server import McpServer
 from supervisor.supervisor import plugins_of
 
 PREFIX: Final = "COUNTERMAND_"
@@ -221,13 +224,17 @@ def default_file(environment: Mapping[str, str]) -> Path:
 Agents = dict[str, str | dict[str, Any]]
 """Agents as they are written, by name: ``module:function``, or a table of keys; see `agent_tables`."""
 
+Servers = dict[str, dict[str, Any]]
+"""MCP servers as they are written, by name: a table of keys each; see `mcp_tables`."""
+
 
 def _key_types() -> dict[str, Any]:
     """Return every key by its dotted name, with its type; functions in Config are named by texts here."""
     # `config` imports the class for type checking only, since it must not depend on it.
-    hints = typing.get_type_hints(Config, localns={"Agent": Agent})
+    hints = typing.get_type_hints(Config, localns={"Agent": Agent, "McpServer": McpServer})
     types = {field.name: hints[field.name] for field in dataclasses.fields(Config)}
-    types.update(state_dir=str, agents=Agents, tools=list[str], files_root=str | None, http_hosts=list[str])
+    types.update(state_dir=str, agents=Agents, mcp=Servers, tools=list[str], files_root=str | None)
+    types.update(http_hosts=list[str])
     for table, kind in TABLES.items():
         types.update({f"{table}.{name}": hint for name, hint in typing.get_type_hints(kind).items()})
     return types
@@ -390,6 +397,11 @@ class _Loading:
                 self._problems.extend(tables.problems)
                 options[key] = tables.agents
                 continue
+            if key == "mcp":
+                written = McpTables(found.value, found.source)
+                self._problems.extend(written.problems)
+                options[key] = written.servers
+                continue
             with self._noting(found.source):
                 value = self._loaded(key, found.value)
                 Config(state_dir=".", **({key: value} if key != "state_dir" else {}))
@@ -453,7 +465,9 @@ def _defaults(config: Config, http: HttpSettings, log: LogSettings) -> dict[str,
     for key in KEYS:
         table, _, name = key.rpartition(".")
         values[key] = getattr({"": config, "http": http, "log": log}[table], name)
-    values.update(state_dir=str(config.state_dir), agents={}, tools=[], http_hosts=[], layers=sorted(config.layers))
+    values.update(
+        state_dir=str(config.state_dir), agents={}, mcp={}, tools=[], http_hosts=[], layers=sorted(config.layers)
+    )
     return {key: Found(value, "default") for key, value in values.items()}
 
 
@@ -499,6 +513,7 @@ def _allowed(kind: Any) -> str:
         float: "a number",
         bool: "true or false",
         Agents: "a table of names, each module:name or a table of keys",
+        Servers: "a table of names, each a table of keys",
         list[str]: "a list of texts",
         type(None): "",
     }

@@ -23,6 +23,7 @@ The map, from the outside in:
     token.py         cancel tokens, and the cancellation of async code
     wire.py          frames over the socket
     daemon_log.py    the daemon's own log
+    configured.py    the MCP servers that this host is configured with
     shared.py        files that the daemon's process has too
     tls.py           TLS, which is imported when something first uses it
     plain.py         foreign objects to plain JSON

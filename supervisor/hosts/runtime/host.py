@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
-from . import daemon_log
+from . import configured, daemon_log
 from .call import Call
 from .credit import fail, settle
 from .errors import Invalid
@@ -417,6 +417,7 @@ def main(channel: int, agent: str, tools: Sequence[str]) -> None:
         folders.append(os.getcwd())
     sys.path[:0] = folders
     sys.argv = [agent]
+    configured.servers()
     wire = Wire(sock)
     host = Host(wire, agent, tools)
     wire.start()

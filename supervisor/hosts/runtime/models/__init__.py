@@ -4,6 +4,7 @@
     responses.py  the Responses API of OpenAI
     messages.py   the Messages API of Anthropic
     model.py      what such an agent is configured with: the model, its client, its key, its errors; calls as it asks
+    offers.py     the tools that it may call, those of its MCP servers too
     patience.py   the loop around one answer; it asks again after what passes, and says what does not
 
 Each is a loop around one answer: render the thread, ask, put on record what comes, wait for the calls, ask again. They

@@ -9,6 +9,7 @@ from typing import Any
 from countermand import offer_openai, render_openai
 
 from .model import BrokenOff, Model, call
+from .offers import Offers
 from .patience import converse
 
 THOUGHTS = ("reasoning_content", "reasoning")
@@ -31,14 +32,14 @@ async def answer(turn: Any) -> None:
     await converse(turn, model(), ask)
 
 
-async def ask(turn: Any) -> list[Any]:
+async def ask(turn: Any, offered: Offers) -> list[Any]:
     """Ask once, and put the answer on record as it comes. Returns its calls, which have begun."""
     asked = {
         "stream_options": {"include_usage": True},
         **model().options,
         "model": model().name,
         "messages": render_openai(turn.messages, provider=model().provider, files=await turn.files()),
-        "tools": offer_openai(turn.tools),
+        "tools": offer_openai(await offered.now()),
         "stream": True,
     }
     if model().instructions:
@@ -68,7 +69,7 @@ async def ask(turn: Any) -> list[Any]:
         if said.stop_reason is None:
             raise BrokenOff("it has no end")
         await keep(said, thought)
-        return [call(said, one["name"], one["arguments"], one["id"] or None) for one in spelled.values()]
+        return [call(said, offered.named(one["name"]), one["arguments"], one["id"] or None) for one in spelled.values()]
 
 
 async def keep(said: Any, thought: dict[str, str]) -> None:

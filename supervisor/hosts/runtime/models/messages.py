@@ -8,6 +8,7 @@ from typing import Any
 from countermand import offer_anthropic, render_anthropic
 
 from .model import BrokenOff, Model, call
+from .offers import Offers
 from .patience import converse
 
 MAX_TOKENS = 8_192
@@ -30,7 +31,7 @@ async def answer(turn: Any) -> None:
     await converse(turn, model(), ask)
 
 
-async def ask(turn: Any) -> list[Any]:
+async def ask(turn: Any, offered: Offers) -> list[Any]:
     """Ask once, and put the answer on record as it comes. Returns its calls, which have begun."""
     thinks = model().options.get("thinking", {}).get("type", "disabled") != "disabled"
     files = await turn.files()
@@ -39,7 +40,7 @@ async def ask(turn: Any) -> list[Any]:
         **model().options,
         "model": model().name,
         "messages": render_anthropic(turn.messages, provider=model().provider, thinking=thinks, files=files),
-        "tools": offer_anthropic(turn.tools),
+        "tools": offer_anthropic(await offered.now()),
     }
     if model().instructions:
         asked["system"] = model().instructions
@@ -57,7 +58,7 @@ async def ask(turn: Any) -> list[Any]:
                 spelled[event.index] = spelled.get(event.index, "") + event.delta.partial_json
             elif event.type == "content_block_stop" and event.content_block.type == "tool_use":
                 block = event.content_block
-                calls.append(call(said, block.name, spelled.get(event.index, ""), block.id))
+                calls.append(call(said, offered.named(block.name), spelled.get(event.index, ""), block.id))
             elif event.type == "content_block_stop" and event.content_block.type != "text":
                 await said.block(event.content_block.to_dict())
         final = await events.get_final_message()

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from countermand import Invalid, Tool
 
+from ..configured import servers
+
 SETTINGS = "COUNTERMAND_MODEL"
 """The variable with what the agent is configured with, as JSON. The key is not in it."""
 NO_KEY = "none"
@@ -97,6 +99,9 @@ class Model:
                 got="neither",
                 remedy="add one to the agent; a server of your own is named by base_url, and need have no key",
             )
+        if servers():
+            # Their adapter needs it.
+            _sdk("mcp")
         self.client = getattr(_sdk(package), client)(
             api_key=self._key or NO_KEY, base_url=base_url, max_retries=0, timeout=SILENT_S
         )
@@ -147,12 +152,12 @@ class Problem(typing.NamedTuple):
     wait_s: float | None = None
 
 
-def call(said: Any, name: str, arguments: str, provider_id: str | None) -> Any:
+def call(said: Any, tool: Any, arguments: str, provider_id: str | None) -> Any:
     """Ask for a call as a model has spelled it, and return it.
 
     Args:
         said: the answer that it is part of.
-        name: the tool's.
+        tool: the name of a tool, or a tool that is executed here.
         arguments: JSON. If it is no object, as where the answer was cut off at its limit, the tool is not called: the
             result says so, and the model can call it again.
         provider_id: the provider's id of the call.
@@ -162,8 +167,8 @@ def call(said: Any, name: str, arguments: str, provider_id: str | None) -> Any:
     except (ValueError, RecursionError):
         given = None
     if isinstance(given, dict):
-        return said.call(name, given, provider_id=provider_id)
-    kept = _NOT_IN_A_NAME.sub("_", name)[:64] or "unknown"
+        return said.call(tool, given, provider_id=provider_id)
+    kept = _NOT_IN_A_NAME.sub("_", getattr(tool, "name", tool))[:64] or "unknown"
     refused = Tool(_refuse, name=kept, description="", schema={"type": "object"})
     return said.call(refused, {"arguments": arguments}, provider_id=provider_id)
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from .model import Model
+from .offers import Offers, offers
 
 WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 """The waits before each further request, unless the provider names another one."""
@@ -19,13 +20,14 @@ WAIT_MAX_S = 60.0
 T = TypeVar("T")
 
 
-async def converse(turn: Any, model: Model, ask: Callable[[Any], Awaitable[list[Any]]]) -> None:
+async def converse(turn: Any, model: Model, ask: Callable[[Any, Offers], Awaitable[list[Any]]]) -> None:
     """Ask the model, wait for the calls of its answer, and ask again until it calls nothing. See `patiently`."""
     more = True
-    while more:
-        calls = await patiently(turn, model, ask)
-        await asyncio.gather(*calls)
-        more = bool(await turn.steering() or calls)
+    async with offers(turn) as offered:
+        while more:
+            calls = await patiently(turn, model, lambda turn: ask(turn, offered))
+            await asyncio.gather(*calls)
+            more = bool(await turn.steering() or calls)
 
 
 async def patiently(turn: Any, model: Model, ask: Callable[[Any], Awaitable[T]]) -> T:

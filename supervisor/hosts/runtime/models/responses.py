@@ -8,6 +8,7 @@ from typing import Any
 from countermand import offer_responses, render_responses
 
 from .model import BrokenOff, Failed, Model, call
+from .offers import Offers
 from .patience import converse
 
 THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
@@ -31,7 +32,7 @@ async def answer(turn: Any) -> None:
     await converse(turn, model(), ask)
 
 
-async def ask(turn: Any) -> list[Any]:
+async def ask(turn: Any, offered: Offers) -> list[Any]:
     """Ask once, and put the answer on record as it comes. Returns its calls, which have begun."""
     asked = {
         # The thread is ours: the provider need not store it, so it has to send reasoning that can be given back.
@@ -40,7 +41,7 @@ async def ask(turn: Any) -> list[Any]:
         **model().options,
         "model": model().name,
         "input": render_responses(turn.messages, provider=model().provider, files=await turn.files()),
-        "tools": offer_responses(turn.tools),
+        "tools": offer_responses(await offered.now()),
         "stream": True,
     }
     if model().instructions:
@@ -56,7 +57,7 @@ async def ask(turn: Any) -> list[Any]:
             elif event.type == "response.output_item.done":
                 item = event.item
                 if item.type == "function_call":
-                    calls.append(call(said, item.name, item.arguments, item.call_id))
+                    calls.append(call(said, offered.named(item.name), item.arguments, item.call_id))
                 elif item.type != "message":
                     await said.block(item.to_dict())
             elif event.type in ENDS:
