@@ -65,7 +65,7 @@ from actors.errors import QueueFull, Refused
 from actors.gate.token import CancelToken
 from actors.messages import ToolResult
 from actors.model import JsonObject, Outcome
-from actors.plugin.foreign import Foreign
+from actors.plugin.foreign import Foreign, GatedTask
 from actors.plugin.spawning import Spawn
 from actors.plugin.turn import AsyncTurn
 from actors.plugin.turn_core import PreparedCall
@@ -88,7 +88,7 @@ class Speaker:
     said: int = 0
     limits: int = 0
     asked: list[JsonObject] = field(default_factory=list)
-    fences: dict[object, str] = field(default_factory=dict)
+    gated: dict[GatedTask[Any], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Know which calls were asked for: a time limit may be over before that."""
@@ -98,7 +98,8 @@ class Speaker:
         def asks(call: PreparedCall) -> tuple[str, Future[ToolResult]]:
             self.asked.append(call.arguments)
             call_id, reply = request(call)
-            self.fences[call.made] = core.address.of_call(call_id).fence
+            if isinstance(call.made, GatedTask):
+                self.gated[call.made] = core.address.of_call(call_id).fence
             return call_id, reply
 
         core.request_call = asks  # type: ignore[method-assign]  # what the agent does is watched
@@ -217,11 +218,11 @@ async def _own(turn: AsyncTurn, watch: Watch, name: str, value: str) -> None:
 async def _gated(speaker: Speaker, watch: Watch, seconds: float) -> None:
     """Have a function of one's own gated: what it returns is returned, whatever the thread is shown."""
     effects, returned = Effects(watch), object()
-    before = set(speaker.fences.values())
+    before = set(speaker.gated.values())
 
     async def function() -> object:
-        # Calls are asked for one after the other here, so it is the last.
-        with effects.inside(next(fence for fence in speaker.fences.values() if fence not in before)):
+        # Gated calls are asked for one after the other here, so it is the last.
+        with effects.inside(next(fence for fence in speaker.gated.values() if fence not in before)):
             await asyncio.sleep(seconds)
         return returned
 
