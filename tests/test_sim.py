@@ -47,6 +47,26 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # A result with files was given to the agent before they were durable, where the call's actor had failed.
+    "an actor fails at a result with files": Schedule(
+        2594152111,
+        Settings(agent="scripted", queue_max=2, credit_events=1, calls_open_max=1, processes_max=1, passivate_s=0.05),
+        (("new", "draws=3", None, "user", True, None), ("wait", 0.05), ("poison", 2, 1, True)),
+    ),
+    # The session failed: behind a deletion that was not stored, it took a message for the Stop whose id it had.
+    "a message has the id of a Stop that waits behind a deletion": Schedule(
+        1051457002,
+        Settings(agent="scripted", call_deadline_s=2.0),
+        (
+            ("stop", "graceful", None, None, "run", "user", None),
+            ("wait", 0.05),
+            ("hold", True),
+            ("delete",),
+            ("repeat", 0),
+            ("reuse", 2),
+            ("steps", 20),
+        ),
+    ),
     # The simulator took a run that a message in memory had taken over from for one that a later Stop had ended.
     "a Stop joins a run, and the next, not begun, is over by what no store has": Schedule(
         755688429,

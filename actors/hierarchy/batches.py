@@ -177,15 +177,19 @@ class Batches:
         return unknown(stop) if in_doubt else without_unstored(answer, unstored)
 
     def answer_overdue(self, request_id: str) -> None:
-        """A Stop has waited for its commit as long as it may: answer it."""
+        """A Stop has waited for its commit as long as it may: answer it.
+
+        Behind a deletion another request with its id may wait to be refused: it has no bound.
+        """
         for sent in self.sent:
             for effect in sent.later:
-                if isinstance(effect, AnswerRequest) and effect.request.id == request_id:
-                    stop, answer = effect.request, effect.answer
-                    assert isinstance(stop, Stop), "nothing else waits with a bound"
-                    assert isinstance(answer, Stopped), "the answer to a Stop"
-                    answer = self.early_answer(stop, answer, self.unstored())
-                    self._late_stops.answer(request_id, answer, effect.reply)
-                elif isinstance(effect, RefuseDeleted) and effect.request.id == request_id:
-                    assert isinstance(effect.request, Stop), "nothing else waits with a bound"
-                    self._late_stops.answer(request_id, unknown(effect.request), effect.reply)
+                if not isinstance(effect, AnswerRequest | RefuseDeleted):
+                    continue
+                stop = effect.request
+                if not isinstance(stop, Stop) or stop.id != request_id:
+                    continue
+                answer = unknown(stop)
+                if isinstance(effect, AnswerRequest):
+                    assert isinstance(effect.answer, Stopped), "the answer to a Stop"
+                    answer = self.early_answer(stop, effect.answer, self.unstored())
+                self._late_stops.answer(request_id, answer, effect.reply)

@@ -240,9 +240,8 @@ class RunActor(Actor):
             )
             if start.host is not None:
                 # The run was never sent to its host, but the host is on record as the run's, so it ends with the run.
-                host, cell = start.host
-                self._has_tree(host, cell)
-                self._take_tree(host, self._ports.settings.grace_s)
+                self._has_tree(*start.host)
+                self._take_tree(start.host[0], self._ports.settings.grace_s)
             self._stop_if_done()
             return
         if isinstance(start.agent, HostedAgent) and start.host is not None:
@@ -267,10 +266,7 @@ class RunActor(Actor):
         elif ended.key in self._executions:
             # The call was taken over from an actor that failed.
             self._executions.discard(ended.key)
-            report = execution.call_ended(self._address.of_call(ended.key), ended, None)
-            if report.result is not None:
-                self._answer(ended.key, report.result)
-            self.tell_parent(report)
+            self._report_end(execution.call_ended(self._address.of_call(ended.key), ended, None))
         self._stop_if_done()
 
     def _arm_deadline(self) -> None:
@@ -352,10 +348,13 @@ class RunActor(Actor):
         call_id = ended.address.call or ""
         self._executions.discard(call_id)
         self._permits.pop(call_id, None)
-        if ended.result is not None and not ended.result.parts:  # files have to be durable first
-            self._answer(call_id, ended.result)
-        self.tell_parent(ended)
+        self._report_end(ended)
         self._stop_if_done()
+
+    def _report_end(self, ended: CallEnded) -> None:
+        if ended.result is not None and not ended.result.parts:  # files have to be durable first
+            self._answer(ended.address.call or "", ended.result)
+        self.tell_parent(ended)
 
     def _answer(self, call_id: str, result: ToolResult) -> None:
         reply = self._replies.pop(call_id, None)
