@@ -39,7 +39,7 @@ MEDIA: Final = (
         "an agent is given a result before its files are stored",
         "L12",
         RunActor,
-        "_call_ended",
+        "_report_end",
         "if ended.result is not None and not ended.result.parts:",
         "if ended.result is not None:",
     ),
