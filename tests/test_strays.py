@@ -24,7 +24,7 @@ from actors import AsyncTurn, CancelToken, Receipt, Row, Stop, Turn, tool
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How, Isolation, PartKind
 from actors.ports import ProcessRow
-from supervisor import Config, Supervisor
+from supervisor import Agent, Config, Supervisor
 from supervisor.clock import SystemClock
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
@@ -364,6 +364,49 @@ def test_l5_a_run_whose_orphan_the_receipt_of_another_run_names_is_not_said_to_b
     assert alive(mark)
 
 
+IN_A_HOST = """
+import asyncio, os
+
+async def agent(turn):
+    go, _, calls = turn.inputs[0].content.partition(" ")
+    await turn.emit("begun")
+    while not os.path.exists(go):
+        await asyncio.sleep(0.01)
+    if calls:
+        await turn.call("here")
+"""
+
+
+@pytest.mark.parametrize("calls", [False, True])
+def test_l5_an_orphan_is_named_in_the_receipt_of_a_run_in_a_host_only_if_code_of_it_was_executed_here(
+    tmp_path: Path, mark: str, *, calls: bool
+) -> None:
+    @tool(isolation="thread")
+    def here() -> None:
+        """Do nothing."""
+
+    def leaves(turn: Turn) -> None:
+        subprocess.run(command(mark, ORPHAN), check=True)
+        until(lambda: up(mark, 1), "the orphan")
+        turn.emit("left")
+        turn.cancel_token.wait()
+
+    (tmp_path / "in_a_host.py").write_text(IN_A_HOST)
+    hosted = Agent(run="in_a_host:agent", path=[str(tmp_path)], spares=0)
+    agents: dict[str, Agent | Callable[..., Any]] = {"leaves": leaves, "hosted": hosted}
+    config = Config(state_dir=tmp_path / "state", agent="leaves", agents=agents, tools=[here], subreaper=True)
+    with Supervisor.start(config) as supervisor:
+        session, other, go = supervisor.session("s"), supervisor.session("other"), tmp_path / "go"
+        run_id = say(session, f"{go} call" if calls else str(go), agent="hosted")
+        until(lambda: any(event.kind == "text" for event in log(session)), "it to begin")
+        say(other, "anything")
+        until(lambda: any(event.kind == "text" for event in log(other)), "it to leave one")
+        go.touch()
+        receipt = receipt_of(supervisor, run_id)
+        assert [row.note for row in of_kind(receipt, "subprocess")] == [UNKNOWN] * calls
+        assert receipt.complete is not calls
+
+
 def test_l3_where_orphans_fall_to_another_process_a_run_that_started_one_is_not_complete(
     tmp_path: Path, mark: str
 ) -> None:
@@ -428,7 +471,7 @@ import multiprocessing, sys, time
 from multiprocessing import resource_tracker
 from pathlib import Path
 from actors import NewMessage, Stop
-from supervisor import Config, Supervisor
+from supervisor import Agent, Config, Supervisor
 from supervisor.clock import SystemClock
 
 def work(s):

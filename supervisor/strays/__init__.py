@@ -30,10 +30,11 @@ The watching thread asks a process to end, and kills it, with its descendants (`
 was started after the fence may go on until the grace is over: it may belong to a clean-up. No exit status is consumed.
 
 An orphan falls to this process, if this process inherits orphans (a subreaper, or process 1). Before the last part of a
-run ends, the children of this process are checked. A child that began during the run, and whose start is not
-attributed, is reported to the run as not its own. If orphans fall to another process, the receipt of a run that started
-processes says that their orphans cannot be seen. So a receipt is never complete by ignorance of a process. What
-executes a launcher (`actors.plugin.launcher`) starts no process itself, so it leaves no orphan.
+run ends of which code was executed here, the children of this process are checked. A child that began during the run,
+and whose start is not attributed, is reported to the run as not its own. If orphans fall to another process, the
+receipt of a run that started processes says that their orphans cannot be seen. So a receipt is never complete by
+ignorance of a process. What executes a launcher (`actors.plugin.launcher`) starts no process itself, so it leaves no
+orphan.
 
 The processes that `multiprocessing` keeps for the whole program belong to the program, whichever code needs them first.
 Processes that a run starts through the fork server cannot be seen, and its receipt says so.

@@ -28,6 +28,7 @@ class Run:
         "dues",
         "forgotten",
         "forks",
+        "here",
         "lock",
         "more",
         "open",
@@ -45,6 +46,8 @@ class Run:
         self.begun = procfs.ticks_now()
         # How many executions of it have begun and not ended.
         self.open = 0
+        # One of them has begun in this process.
+        self.here = False
         self.agent_over = False
         # By call, None for all: when its strays are killed (seconds, monotonic).
         self.dues: dict[str | None, float] = {}

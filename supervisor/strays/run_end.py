@@ -44,8 +44,11 @@ class RunEnd:
             self.ended(stray, how, note=note)
 
     def check_last(self, run: Run) -> None:
-        """If the last part of a run is ending, report children that are not attributed, and what cannot be seen."""
-        if run.open or not run.agent_over:
+        """If the last part of a run is ending, report children that are not attributed, and what cannot be seen.
+
+        Not to a run of which no code was executed in this process: none of them is from it.
+        """
+        if run.open or not run.agent_over or not run.here:
             return
         if any(one.ended is None and one.found.ours for one in run.strays.values()):
             return

@@ -71,7 +71,7 @@ class Strays:
 
         def as_thread() -> Any:
             attribution.enter(starter)
-            self._begun(starter)
+            self._begun(starter, here=True)
             try:
                 return body()
             finally:
@@ -79,7 +79,7 @@ class Strays:
 
         async def as_task() -> Any:
             attribution.enter(starter)
-            self._begun(starter)
+            self._begun(starter, here=True)
             try:
                 return await body()
             finally:
@@ -90,7 +90,7 @@ class Strays:
                 self._over(starter)
                 finish(value)
 
-            self._begun(starter)
+            self._begun(starter, here=False)
             try:
                 body(finished)
             except BaseException:
@@ -115,7 +115,8 @@ class Strays:
             for row in claimed:
                 if row.process_id not in run.strays:
                     self._claims.claim(run, row)
-        self._watcher.rouse()
+            if run.strays:
+                self._watcher.rouse()
 
     def end(self, address: Address, grace_s: float) -> None:
         """End the strays of a run, or of a call; see the port."""
@@ -186,9 +187,10 @@ class Strays:
 
     # ── Executions ────────────────────────────────────────────────────────────────────────────────────
 
-    def _begun(self, starter: Starter) -> None:
+    def _begun(self, starter: Starter, *, here: bool) -> None:
         with self._lock:
             starter.run.open += 1
+            starter.run.here = starter.run.here or here
 
     def _over(self, starter: Starter) -> None:
         """Report the strays of an execution, on its own thread and before its end is reported. Never raises."""
@@ -213,7 +215,8 @@ class Strays:
                     for stray in run.strays.values():
                         self._tasks.cancel(stray)
                         stray.spared = stray.spared and stray.call != starter.address.call
-            self._watcher.rouse()
+                if run.here or run.strays:
+                    self._watcher.rouse()
         except Exception:  # noqa: BLE001  # the end of an execution is reported, whatever happens here
             logger.opt(exception=True).error("the strays of {} could not be reported", starter.address)
 
