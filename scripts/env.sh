@@ -183,7 +183,8 @@ ensure_sdks() {
 # Coding agents that tests run. Claude Code is among the packages of .venv-sdks.
 programs="@openai/codex@0.171.0 opencode-ai@1.18.33 @google/gemini-cli@0.61.0"
 
-# Put these on the PATH, in .programs if they are not there, and have all their tests run.
+# Put these on the PATH, in .programs if they are not there, and have all their tests run. The variable has not the
+# prefix of the daemon's own: each of those is a key of its configuration.
 ensure_programs() {
     local folder=$root/.programs
     if ! file_says "$folder/ready" "$programs"; then
@@ -199,5 +200,5 @@ ensure_programs() {
         fi
         write_whole "$folder/ready" "$programs"
     fi
-    export PATH=$folder/node_modules/.bin:$PATH COUNTERMAND_AGENTS=1
+    export PATH=$folder/node_modules/.bin:$PATH CM_TEST_AGENTS=1
 }

@@ -31,7 +31,7 @@ TOLD = {"between": "noted {}:first", "tool": "nterrupted", "approval": "ot start
 def plays(agent: str) -> list[tuple[str, str]]:
     """The points of an agent, each with an end."""
     every = [(point, how) for point in POINTS for how in ENDS]
-    if agent not in DEAR or "COUNTERMAND_AGENTS" in os.environ:
+    if agent not in DEAR or "CM_TEST_AGENTS" in os.environ:
         return every
     return [(point, ENDS[place % len(ENDS)]) for place, point in enumerate(POINTS)]
 
