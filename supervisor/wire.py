@@ -341,12 +341,22 @@ class Info(Struct, frozen=True):
     agent: str
 
 
+class McpState(Struct, frozen=True):
+    """An MCP server of a host. `state`: starting, running or ended; `why` it has ended. `tools`: how many it offers."""
+
+    name: str
+    state: str
+    tools: int | None = None
+    why: str = ""
+
+
 class AgentHost(Struct, frozen=True):
     """A host of an agent: a process in which it runs.
 
     `state`: starting, spare, reserved, running, kept or ending; `since`: when it entered that state. `session`: the one
     that has a run in it, or keeps it. `runtime`: the name it gives its runtime; empty until its hello. `refused`:
-    frames that came for a run that was over; `ignored`: notifications that the daemon does not know.
+    frames that came for a run that was over; `ignored`: notifications that the daemon does not know. `mcp`: the MCP
+    servers that it has begun to use.
     """
 
     process_id: str
@@ -357,13 +367,15 @@ class AgentHost(Struct, frozen=True):
     since: Instant
     refused: int = 0
     ignored: int = 0
+    mcp: list[McpState] = []
 
 
 class AgentEntry(Struct, frozen=True):
     """An agent. `default`: it runs messages. `runs`: a function, or a command.
 
     `failure` is the last one, even if it is mended since; `output` is the tail of that host's output, while the agent
-    is broken. `retry_in_s`: seconds until the next host is tried.
+    is broken. `retry_in_s`: seconds until the next host is tried. `mcp`: its MCP servers, each by its name with its
+    command or its address.
     """
 
     name: str
@@ -378,6 +390,7 @@ class AgentEntry(Struct, frozen=True):
     failed_at: Instant | None = None
     output: str = ""
     retry_in_s: float | None = None
+    mcp: dict[str, str] = {}
 
 
 class AgentPage(Struct, frozen=True):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from supervisor.console.commands.trial import behind
+from supervisor.hosts.host import WHY_MAX_CHARS
 from tests.console_kit import Desk, desk_at
 from tests.kit import until
 
@@ -96,6 +97,43 @@ def test_the_agents_of_a_daemon_are_listed_and_reloaded(desk: Desk, tmp_path: Pa
     doctor = desk.run("", "doctor")
     assert "bad: no host of it can be started" in doctor.stdout
     assert "countermand agents reload" in doctor.stdout
+
+
+SERVERS = """
+from countermand.daemon_log import daemon
+
+async def answer(turn):
+    daemon[0].note("mcp", {"name": "files", "state": "running", "tools": 2})
+    daemon[0].note("mcp", {"name": "search", "state": "ended", "why": "it is gone: " + "x" * 1000})
+    daemon[0].note("mcp", {"name": "unknown", "state": "running"})
+"""
+
+
+def test_the_servers_of_an_agent_are_listed_below_the_host_that_uses_them(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "serving.py").write_text(SERVERS)
+    more = f"mcp = ['files', 'search']\n[agents.other]\nrun = 'serving:answer'\npath = ['{tmp_path}']\n"
+    servers = "[mcp.files]\ncommand = 'file-server'\nargs = ['--stdio']\n[mcp.search]\nurl = 'http://h/mcp'\n"
+    config = written(desk, tmp_path, more + servers)
+    text = Path(config).read_text().replace("mine:answer", "serving:answer", 1)
+    Path(config).write_text(text)
+    desk.serve("--config", config)
+    assert desk.run("hello", "send", "s1", "--wait").returncode == 0
+
+    def kept() -> list[Any]:
+        (entry,) = (one for one in desk.json("agents")["agents"] if one["name"] == "mine")
+        assert entry["mcp"] == {"files": "file-server --stdio", "search": "http://h/mcp"}
+        return [host["mcp"] for host in entry["hosts"] if host["session"] == "s1"]
+
+    ((files, search),) = kept()
+    assert files == {"name": "files", "state": "running", "tools": 2, "why": ""}
+    assert (search["name"], search["state"], search["tools"]) == ("search", "ended", None)
+    assert search["why"].startswith("it is gone: xxx")
+    assert len(search["why"]) == WHY_MAX_CHARS
+    lines = desk.run("", "agents").stdout.splitlines()
+    assert any(line.split()[:3] == ["mcp", "files", "running"] and "--stdio, 2 tools" in line for line in lines), (
+        "\n".join(lines)
+    )
+    assert any(line.split()[:3] == ["mcp", "search", "ended"] and "it is gone" in line for line in lines), lines
 
 
 def test_without_a_daemon_there_are_no_agents_to_list(desk: Desk) -> None:

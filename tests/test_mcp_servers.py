@@ -22,6 +22,7 @@ import pytest
 from actors import Answer
 from supervisor import Agent, McpServer, SessionHandle
 from supervisor.containment.guard import procfs
+from supervisor.http.agents import agent_entries
 from tests.ends_kit import receipt_of, run_of, said
 from tests.kit import WAIT_S, Kit, check_rest, kit, log, say, settled, stop, until
 from tests.model_kit import PRESETS
@@ -86,6 +87,14 @@ def methods(sent: Path) -> list[str]:
     return [str(json.loads(line).get("method")) for line in sent.read_text().splitlines()]
 
 
+def states(kit: Kit) -> dict[str, tuple[str, int | None, str]]:
+    """The servers of the only host, as people are shown them."""
+    assert kit.supervisor is not None
+    (entry,) = (one for one in agent_entries(kit.supervisor) if one.hosts)
+    (host,) = entry.hosts
+    return {one.name: (one.state, one.tools, one.why) for one in host.mcp}
+
+
 def command(pid: int) -> bytes:
     """The command of a process; of one that has ended, nothing."""
     with contextlib.suppress(OSError):
@@ -141,6 +150,10 @@ def test_a_server_goes_on_between_runs_and_the_next_one_sees_what_has_changed_in
     assert came(used, run_id) == [["finished", "ON!", False], ["finished", "noted asked", False]]
     assert pid_of(used, "changing") == int(pid)
     check_rest(used)
+    assert states(kit) == {"changing": ("running", 5, "")}
+    assert kit.supervisor is not None
+    (shown,) = [one for one in kit.supervisor.processes() if one.pid == int(pid)]
+    assert (shown.session, shown.leader) == ("s1", False)
     # It has died between two runs: the next one begins with another.
     os.kill(int(pid), signal.SIGKILL)
     until(lambda: procfs.stat(int(pid)) is None, "it to be reaped")
@@ -302,6 +315,8 @@ def test_l14_a_server_that_dies_in_its_calls_is_started_again_so_often_in_a_run_
         "the MCP server dying has ended 4 times in this run; the last time: the MCP server dying has ended"
     )
     assert broken["gone"].startswith("the MCP server gone has ended 4 times in this run; the last time: [Errno 2]")
+    assert states(kit)["dying"] == ("ended", None, "the MCP server dying has ended")
+    assert states(kit)["gone"][2].startswith("[Errno 2] No such file")
     found = done(used, ["list"], ["call", "dying_say", {"word": "on"}])
     assert found[1] == ["finished", "ON", False]
     assert found[0][1]["gone"].startswith("the MCP server gone does not start: [Errno 2] No such file")

@@ -382,6 +382,15 @@ class Log(Params, frozen=True, kw_only=True):
     fields: Annotated[JsonObject, Meta(description="Shown behind the text.")] = field(default_factory=dict)
 
 
+class McpServerNow(Params, frozen=True, kw_only=True):
+    """What an MCP server of the agent's configuration does now, for people. Whenever that changes."""
+
+    name: Annotated[str, Meta(description="Its name in the configuration; another one is ignored.")]
+    state: Annotated[str, Meta(description="`starting`, `running` or `ended`.")]
+    tools: Annotated[int | None, Meta(description="How many it offers; null: it was not asked.")] = None
+    why: Annotated[str, Meta(description="Why it has ended. Cut to 300 characters.")] = ""
+
+
 class GiveUp(Params, frozen=True, kw_only=True):
     """The host does not wait for its `call`, or its `spawn`, any more: end it. Or for its `process.wait`.
 
@@ -617,6 +626,7 @@ FROM_HOST: Final = (
     Method("process.hand_over", HandOverProcess, Empty),
     Method(CANCEL_REQUEST, GiveUp, None),
     Method("log", Log, None),
+    Method("mcp", McpServerNow, None),
 )
 FROM_DAEMON: Final = (
     Method("run", Run, RunDone),

@@ -15,10 +15,11 @@ host; `state` is guarded by the pool's lock.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
 from loguru import logger
 
 from actors.events import EventKind
@@ -53,6 +54,7 @@ OUTPUT_CHARS: Final = 500
 
 LOG_LINES_MAX: Final = 1_000
 LOG_LINE_BYTES: Final = 8_192
+WHY_MAX_CHARS: Final = 300
 LOG_LEVELS: Final = frozenset({"debug", "info", "warning", "error"})
 
 METHODS: Final = tuple(method.name for method in FROM_HOST if method.params is not frames.Hello)
@@ -156,6 +158,8 @@ class Host:
         self.hello: frames.Hello | None = None
         self.refused = 0
         self.ignored = 0
+        self.mcp: Mapping[str, frames.McpServerNow] = {}
+        """The MCP servers that it has begun to use, by name. Never changed in place: any thread."""
         self._reactor = reactor
         self._keeper = keeper
         self._peer = Peer(reactor, sock, self)
@@ -355,6 +359,10 @@ class Host:
             return
         if isinstance(params, frames.Log):
             self._log(params)
+        elif isinstance(params, frames.McpServerNow):
+            if params.name in self.spec.mcp:
+                known = msgspec.structs.replace(params, why=params.why[:WHY_MAX_CHARS])
+                self.mcp = {**self.mcp, params.name: known}
         elif isinstance(params, OfRun):
             run = self._run_of(params.fence)
             if run is None and isinstance(params, frames.GuardDone | frames.Emit | frames.Progress):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from supervisor.hosts.frames import McpServerNow
 from supervisor.hosts.host import Host, HostState
 
 
@@ -16,6 +17,7 @@ class HostStatus(Struct, frozen=True):
     state_s: since it entered its state.
     refused: frames that came for a run that was over.
     ignored: notifications that this daemon does not know.
+    mcp: the MCP servers that it has begun to use.
     """
 
     agent: str
@@ -27,6 +29,7 @@ class HostStatus(Struct, frozen=True):
     state_s: float
     refused: int
     ignored: int
+    mcp: tuple[McpServerNow, ...] = ()
 
 
 class AgentStatus(Struct, frozen=True):
@@ -69,4 +72,5 @@ def status_of(host: Host, now: float) -> HostStatus:
         state_s=now - host.state_at,
         refused=host.refused,
         ignored=host.ignored,
+        mcp=tuple(host.mcp.values()),
     )

@@ -17,7 +17,7 @@ from supervisor.hosts.status import AgentStatus, HostStatus
 from supervisor.http.routing import TheService, exact, refusals
 from supervisor.states import AgentPlace, AgentState
 from supervisor.supervisor import Supervisor
-from supervisor.wire import AgentEntry, AgentHost, AgentPage, ReloadBody
+from supervisor.wire import AgentEntry, AgentHost, AgentPage, McpState, ReloadBody
 
 
 @get("/v1/agents", summary="The agents, and the state of their hosts", responses=refusals())
@@ -89,6 +89,7 @@ def _of_hosts(agent: Agent, status: AgentStatus, now: float, *, default: bool) -
         failed_at=None if status.failed_s_ago is None else now - status.failed_s_ago,
         output=status.output,
         retry_in_s=status.retry_in_s,
+        mcp={name: server.spelled for name, server in agent.servers.items()},
     )
 
 
@@ -120,6 +121,7 @@ def _host(host: HostStatus, now: float) -> AgentHost:
         since=now - host.state_s,
         refused=host.refused,
         ignored=host.ignored,
+        mcp=[McpState(one.name, one.state, one.tools, one.why) for one in host.mcp],
     )
 
 

@@ -13,11 +13,12 @@ from supervisor.console.render.output import console, grid, note, print_json, sa
 from supervisor.console.render.progress import Progress
 from supervisor.console.render.words import age, head
 from supervisor.states import AgentPlace, AgentState
-from supervisor.wire import AgentEntry, AgentHost, AgentPage, ReloadBody
+from supervisor.wire import AgentEntry, AgentHost, AgentPage, McpState, ReloadBody
 
 LOOK_S: Final = 0.2
 """How often it is looked whether a host is ready."""
 WORDS_MAX: Final = 160
+SERVER_MAX: Final = 60
 _STYLE: Final = {AgentState.BROKEN: "bold red", AgentState.STARTING: "yellow"}
 _SPARE: Final = "spare"
 """The state of a host that has said hello and has no run."""
@@ -45,6 +46,10 @@ def show_agents(endpoint: Endpoint, *, as_json: bool) -> None:
         )
         for host in sorted(entry.hosts, key=lambda one: one.started_at):
             table.add_row("  host", host.state, _ago(host.since), host.session or "", _host(host))
+            for server in host.mcp:
+                style = "bold red" if server.why else ""
+                state = Text(one_line(server.state), style=style)
+                table.add_row(f"    mcp {one_line(server.name)}", state, "", "", _server(server, entry))
     out.print(table)
     for entry in page.agents:
         if entry.failure:
@@ -54,6 +59,12 @@ def show_agents(endpoint: Endpoint, *, as_json: bool) -> None:
 def _host(host: AgentHost) -> str:
     late = f", {host.refused} late frames refused" if host.refused else ""
     return one_line(f"{host.runtime or 'has not said hello'}, {host.process_id}{late}")
+
+
+def _server(server: McpState, entry: AgentEntry) -> str:
+    tools = "" if server.tools is None else f", {server.tools} tool{'s' * (server.tools != 1)}"
+    why = f": {head(server.why, SERVER_MAX)}" if server.why else ""
+    return f"{head(entry.mcp.get(server.name, ''), SERVER_MAX)}{tools}{why}"
 
 
 def _say_failure(out: object, entry: AgentEntry) -> None:

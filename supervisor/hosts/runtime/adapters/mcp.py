@@ -211,6 +211,7 @@ class _Connection:
                 raise ToolFailed(f"the MCP server {self.name} has ended {STARTS_MAX} times in this run{last}")
             self._starts += 1
             kept = self._client = _Client()
+            self._show("starting")
             kept.keeper = asyncio.create_task(self._keep(kept), name=f"MCP server {self.name}")
             self._keepers.add(kept.keeper)
             kept.keeper.add_done_callback(self._keepers.discard)
@@ -225,6 +226,8 @@ class _Connection:
         try:
             async with Client(self._where()) as client:
                 kept.ready.set_result(client)
+                if self._client is kept:
+                    self._show("running")
                 await kept.over.wait()
         except Exception as error:  # noqa: BLE001  # whatever it is, the next use starts the server anew
             kept.failed(error)
@@ -247,7 +250,18 @@ class _Connection:
         if kept is None or self._client is not kept:
             return
         self._client, self._ended = None, why
+        self._show("ended", why=why)
         kept.end()
+
+    def _show(self, state: str, **more: Any) -> None:
+        """Tell the daemon what the server does, for people. Those of one run alone have rows of their own."""
+        if self._launcher is not None:
+            return
+        # Only a host is configured with servers, and only there this is the daemon's.
+        from ..daemon_log import daemon
+
+        for wire in daemon:
+            wire.note("mcp", {"name": self.name, "state": state, **more})
 
     # ── Requests ──
 
@@ -285,7 +299,9 @@ class _Connection:
             if cursor is None or len(found) >= TOOLS_MAX:
                 break
         allow, deny = self.server.allow, self.server.deny
-        return [one for one in found[:TOOLS_MAX] if one.name not in deny and (allow is None or one.name in allow)]
+        offered = [one for one in found[:TOOLS_MAX] if one.name not in deny and (allow is None or one.name in allow)]
+        self._show("running", tools=len(offered))
+        return offered
 
     def tool(self, found: Any) -> Tool:
         """Return a tool of the server as one of the run."""
