@@ -1,36 +1,59 @@
-"""One protocol of which every step is checked, and carried out when it is durable.
+"""One session of which every step is checked, and carried out when it is durable.
 
 Requests and reports come in here. The steps become durable in order, at any delay, and what had to wait for that is
-carried out then. After every step the laws are checked on all that was decided so far.
+carried out then. After every step the laws are checked on all that was decided so far. The store may fail, the actor of
+the session may, and the daemon may be killed: then the session is read anew. The protocol is the real one, and so is
+what sends its steps and adopts its runs; the mailbox, the threads and the ports are not.
 """
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from types import SimpleNamespace
+from typing import Any, Final, cast
 
 import msgspec
 
 from actors.errors import CountermandError
 from actors.gate.cell import Cell
 from actors.gate.token import CancelToken
+from actors.hierarchy.batches import Batches
+from actors.hierarchy.incarnation import Incarnation
+from actors.hierarchy.late_stops import LateStops
+from actors.hierarchy.outage import Outage
+from actors.hierarchy.run import Adoption
+from actors.hierarchy.run_actors import RunActors
 from actors.messages import (
+    CallEnded,
+    ChildFound,
+    CommitFailed,
+    Committed,
+    ProcessNews,
+    ProcessReport,
+    RunFinished,
     RunReport,
     ToolResult,
 )
-from actors.model import Address, Event, Isolation, Message
+from actors.model import Address, Event, Isolation, Message, Provenance
 from actors.ports import Settings
 from actors.protocol.protocol import Protocol
 from actors.protocol.step import (
+    AdoptRun,
     AnswerRequest,
+    ForgetEnded,
+    ForgetPart,
+    ForgetStop,
     GivePermit,
     GiveSpawn,
     HaltRun,
+    Keeper,
     Later,
+    Now,
     OpenBarrier,
     StartRun,
-    Step,
+    TellParent,
 )
 from actors.requests import (
     Accepted,
@@ -40,8 +63,10 @@ from actors.requests import (
     Stopped,
 )
 from actors.run_status import TERMINAL, RunStatus
+from tests.protocol_ports import Adopter, Executions, HeldStore, Trees
 from tests.rendered_thread import check_renderings
 from tests.sim.clock import SimClock
+from tests.sim.disk import Disk
 from tests.sim.ids import SimIds
 from tests.sim.laws import LogLaws
 from tests.sim.model_answers import ModelAnswerLaws
@@ -58,16 +83,6 @@ class SimCall:
     address: Address
     cell: Cell[ToolResult] | None = None
     token: CancelToken | None = None
-    over: bool = False
-
-
-@dataclass(slots=True)
-class SimTree:
-    """A process tree as its actor would see it."""
-
-    address: Address
-    process_id: str
-    cell: Cell[None] | None = None
     over: bool = False
 
 
@@ -88,17 +103,21 @@ class CheckedProtocol:
         self.clock: SimClock = SimClock() if beside is None else beside.clock
         self.ids: SimIds = SimIds() if beside is None else beside.ids
         self.numbers: Counter[str] = Counter() if beside is None else beside.numbers
-        self.protocol = Protocol(
-            session,
-            Settings(agent="a", queue_max=QUEUE_MAX, barrier=barrier, **settings),
-            self.clock,
-            self.ids,
-            lambda callback: callback(),
-            TOOLS,
+        self.store = HeldStore(Disk() if beside is None else beside.store.disk)
+        self.executions = Executions()
+        self.trees = Trees(self.clock)
+        self.ports: Any = SimpleNamespace(
+            clock=self.clock,
+            ids=self.ids,
+            settings=Settings(agent="a", queue_max=QUEUE_MAX, barrier=barrier, **settings),
+            executor=self.executions,
+            processes=self.trees,
+            strays=SimpleNamespace(adopt=_nothing, forget_ended=_nothing),
+            store=self.store,
+            publisher=self.store,
+            hosts=None,
         )
-        self.laws = LogLaws()
-        self.laws.answers = ModelAnswerLaws(repeats=True)
-        self.uncommitted: deque[Step] = deque()
+        self.laws = _laws()
         self.answers: dict[str, Reply] = {}
         self.requests: list[OutsideRequest] = []
         self.started: set[str] = set()
@@ -106,10 +125,40 @@ class CheckedProtocol:
         self.calls: list[SimCall] = []
         self.begun: list[tuple[str, str]] = []
         self.providers: dict[str, str] = {}
-        self.trees: list[SimTree] = []
         self.halts: list[HaltRun] = []
         self.reports: list[RunReport] = []
         self.rendered: list[Message] = []
+        self.be_made(None)
+        self.live.begin()
+        self.outage.over()
+
+    def be_made(self, cause: Provenance | None) -> None:
+        """Make the parts of a new actor of the session. `cause`: why the one before it ended; None: it did not fail."""
+        plugins: Any = SimpleNamespace(isolation=TOOLS, refusal=_nothing, hosted=_nothing)
+        owner: Any = SimpleNamespace(actor_ref=self, children={}, start_child=self._adopt)
+        live = self.live = Incarnation(self.session, self.ports, plugins)
+        self.late_stops = LateStops(self.session, self.clock, cast("Any", self.store), owner)
+        self.run_actors = RunActors(owner, self.ports, plugins, live)
+        self.batches = Batches(owner, self.ports, live, cast("Any", self), self.late_stops)
+        self.outage = Outage(
+            owner,
+            self.ports,
+            live,
+            self.batches,
+            self.run_actors,
+            cast("Any", SimpleNamespace(end=_nothing)),
+            cast("Any", SimpleNamespace(let_reports_go_on=_nothing)),
+            self.late_stops,
+            cast("Any", SimpleNamespace(count_unfit=_nothing)),
+            cause,
+        )
+        # The last batch of the restoration.
+        self.restored_by = 0
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol of the session, as it was last read."""
+        return self.live.protocol
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,17 +168,14 @@ class CheckedProtocol:
         return f"{kind}{self.numbers[kind]}"
 
     def took(self) -> list[Event]:
-        """Take the step that was just decided: check it, and keep what has to wait for its commit."""
-        step = self.protocol.state.take_step()
-        for effect in step.now:
-            if isinstance(effect, HaltRun):
-                self.halts.append(effect)
+        """Take the step that was just decided: check it, and send it to the store."""
+        step = self.protocol.state.step
         self.laws.take(step.events)
         self.check_thread()
-        self.uncommitted.append(step)
         for later in step.later:
             if isinstance(later, GivePermit):
                 self.check_permit(later)
+        self.batches.send_step()
         self.check()
         self.clock.elapse(0.25)
         return step.events
@@ -175,16 +221,35 @@ class CheckedProtocol:
             )
         assert protocol.state.thread.messages() == (self.laws.thread.messages() if self.laws.thread else [])
 
-    def commit(self, steps: int = 1) -> None:
-        """Let the oldest steps become durable, and carry out what waited for it."""
-        if self.uncommitted:
+    def commit(self, batches: int = 1) -> None:
+        """Let the oldest batches become durable, and carry out what waited for them."""
+        for _ in range(min(batches, len(self.store.waiting))):
             self.heed()
-        for _ in range(min(steps, len(self.uncommitted))):
-            self.durable(self.uncommitted.popleft())
+            self.hear(self.store.step())
 
-    def durable(self, step: Step) -> None:
-        """A step is durable: carry out what waited for it."""
-        for effect in step.later:
+    def commit_all(self) -> None:
+        """Let all become durable, and what comes of that."""
+        while self.store.waiting:
+            self.commit(len(self.store.waiting))
+
+    def hear(self, news: Committed | ChildFound) -> None:
+        """The store has done what was handed in first."""
+        if isinstance(news, Committed):
+            self.batches.committed(news.number)
+            if news.number >= self.restored_by:
+                self.outage.over()
+            if not self.protocol.state.step.is_empty:
+                self.took()
+
+    # ── As the effects of a session ───────────────────────────────────────────────────────────────
+
+    def carry_out_now(self, effects: Iterable[Now]) -> None:
+        """See `Effects.carry_out_now`."""
+        self.halts.extend(effect for effect in effects if isinstance(effect, HaltRun))
+
+    def carry_out_later(self, effects: Iterable[Later]) -> None:
+        """See `Effects.carry_out_later`."""
+        for effect in effects:
             self.carry_out(effect)
 
     def carry_out(self, effect: Later) -> None:
@@ -203,6 +268,7 @@ class CheckedProtocol:
                     assert record.id not in self.started, "an agent is started twice"
                     self.started.add(record.id)
                     self.agents[record.id] = record.address
+                    self.executions.begins(record.id, record.token)
             case OpenBarrier():
                 self.protocol.runs.open_barrier(effect)
                 self.took()
@@ -214,6 +280,18 @@ class CheckedProtocol:
                 for tree in self.trees:
                     if tree.process_id == effect.permit.process_id:
                         tree.cell = effect.permit.cell
+            case ForgetPart(keeper=Keeper.EXECUTOR):
+                self.executions.forget(effect.key)
+            case ForgetPart():
+                self.ports.processes.forget(effect.key)
+            case ForgetEnded():
+                self.live.forget_ended(effect.parts, effect.runs)
+            case ForgetStop():
+                self.late_stops.forget(effect.request_id)
+            case TellParent():
+                effect.reply.try_set(effect.report)
+            case AdoptRun():
+                self.run_actors.adopt(effect.run_id)
             case _:
                 pass
 
@@ -276,9 +354,90 @@ class CheckedProtocol:
     def report(self, report: RunReport) -> list[Event]:
         """Send a report; reports are kept, so that they can be sent again."""
         self.reports.append(report)
+        if isinstance(report, RunFinished | CallEnded):
+            self.executions.ends(report.address.call or report.address.run, report)
         return self.handle(report)
 
     def handle(self, report: RunReport) -> list[Event]:
         self.heed()
         self.protocol.report(report)
         return self.took()
+
+    # ── Failures ──────────────────────────────────────────────────────────────────────────────────
+
+    def fail(self, what: str) -> None:
+        """Let something fail.
+
+        Args:
+            what: ``store``: it loses what waits to be written. ``actor``: that of the session; what it has sent is
+                written. ``daemon``: it is killed, and with it all that it executes.
+        """
+        match what:
+            case "store":
+                for found in self.store.fail():
+                    self.hear(found)
+                self.outage.begin(CommitFailed(self.batches.number, "the disk failed"))
+            case "actor":
+                cause = Provenance(source="actor.failure", reason="a bug", initiated_at=self.clock.wall())
+                self.protocol.abandon(cause)
+                while self.store.waiting:
+                    self.store.step()
+                self.be_made(cause)
+            case _:
+                self.store.fail()
+                self.executions.crash()
+                self.trees.crash()
+                self.be_made(None)
+        for call in self.calls:
+            # What has not begun never does: its permit is gone.
+            call.over = call.over or self.executions.token(call.address.call or "") is None
+
+    def read(self) -> None:
+        """Read the session anew, and restore it: see `Reading`."""
+        self.live.begin()
+        self.batches.begin()
+        self.store.follow(self.session)
+        self.laws, self.rendered = _laws(), []
+        self.laws.take(self.store.disk.events(self.session))
+        self.halts.clear()
+        self.reports.clear()
+        snapshot, unrecorded = self.store.disk.snapshot(self.session), self.outage.unrecorded
+        unrecorded.undone.clear()
+        unrecorded.cause = self.protocol.restoration.restore(
+            snapshot,
+            unrecorded.cause,
+            ended=unrecorded.ended,
+            stops=self.late_stops.restore(snapshot.kept),
+            trees=unrecorded.trees_ended,
+            crashed=unrecorded.after_crash,
+        )
+        decided = {row.request_id for row in (*snapshot.requests, *self.protocol.state.step.requests)}
+        self.requests = [request for request in self.requests if request.id in decided]
+        self.took()
+        self.restored_by = self.batches.number
+        if not self.batches.sent:
+            self.outage.over()
+        self.live.forget_ended()
+
+    def _adopt(self, _: object, ports: Any, __: object, address: Address, ___: None, found: Adoption, key: str) -> None:
+        """What a run has left is taken over by a new actor."""
+        del key
+        Adopter(ports, address, found, self.adopted)
+
+    def adopted(self, address: Address, news: Any) -> None:
+        """The actor that adopts a run reports."""
+        if isinstance(news, ProcessNews):
+            tree = next((tree for tree in self.trees if tree.process_id == news.process_id), None)
+            self.report(ProcessReport(address if tree is None else tree.address, news.process_id, news))
+        else:
+            self.report(news)
+
+
+def _laws() -> LogLaws:
+    laws = LogLaws()
+    laws.answers = ModelAnswerLaws(repeats=True)
+    return laws
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Nothing of that is here."""

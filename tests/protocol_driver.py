@@ -48,7 +48,8 @@ from actors.requests import (
     Stop,
     Withdraw,
 )
-from tests.protocol_check import QUEUE_MAX, TOOLS, CheckedProtocol, SimCall, SimTree
+from tests.protocol_check import QUEUE_MAX, TOOLS, CheckedProtocol, SimCall
+from tests.protocol_ports import SimTree
 from tests.rendered_thread import BLOCKS, GIVEN
 from tests.sim.asking import ALLOWED
 from tests.sim.model_answers import PROVIDER
@@ -84,12 +85,14 @@ class Driver(CheckedProtocol):
         """Say the last word on a tree."""
         at = self.clock.wall()
         how = How.SIGKILL
-        if tree.cell is None or not (tree.cell.start() or tree.cell.state is CellState.STARTED):
+        if not tree.begin():
             how = How.NOT_STARTED
         tree.over = tree.over or proven
         self.news(tree, ProcessEnded(tree.process_id, how, proven, at, reaped=1))
 
     def news(self, tree: SimTree, news: ProcessNews) -> None:
+        if not isinstance(news, ProcessOutput):
+            tree.news.append(news)
         self.report(ProcessReport(tree.address, tree.process_id, news))
 
     # ── Playing ───────────────────────────────────────────────────────────────────────────────────
@@ -244,7 +247,8 @@ class Driver(CheckedProtocol):
 
     def op_start_call(self, which: int) -> None:
         call = self.some_call(which)
-        if call is not None and call.cell is not None and call.cell.start():
+        if call is not None and call.cell is not None and call.token is not None and call.cell.start():
+            self.executions.begins(call.address.call or "", call.token)
             self.begins(call.address.run)
             self.report(CallStarted(call.address, self.clock.wall()))
             self.started_call(call)
@@ -304,7 +308,7 @@ class Driver(CheckedProtocol):
         if not known:
             return
         tree, at = known[which % len(known)], self.clock.wall()
-        if tree.cell is None or not (tree.cell.start() or tree.cell.state is CellState.STARTED):
+        if not tree.begin():
             self.end_tree(tree)
             return
         match what:
@@ -352,6 +356,11 @@ class Driver(CheckedProtocol):
         if self.reports:
             self.handle(self.reports[::-1][which % len(self.reports)])
 
+    def op_fail(self, what: str) -> None:
+        """The store fails, or the session's actor; or the daemon is killed."""
+        self.fail(what)
+        self.read()
+
     # ── The end ───────────────────────────────────────────────────────────────────────────────────
 
     def finish(self) -> None:
@@ -362,7 +371,7 @@ class Driver(CheckedProtocol):
     def wind_up(self) -> None:
         """Stop what runs, and let every part end."""
         self.request(Stop(id=self.new("x"), source="user.test", reason="the end"))
-        self.commit(len(self.uncommitted))
+        self.commit_all()
         for tree in self.trees:
             if not tree.over:
                 self.end_tree(tree)
@@ -371,7 +380,7 @@ class Driver(CheckedProtocol):
                 self.end_call(call, 0)
         for address in self.agents.values():
             self.report(RunFinished(address, How.RAISED, self.clock.wall(), None, "RunCancelled"))
-        self.commit(len(self.uncommitted))
+        self.commit_all()
 
     def check_settled(self) -> None:
         """Everything has come to its end."""

@@ -67,6 +67,7 @@ reports = st.one_of(
     op("strange", st.integers(0, 5), st.sampled_from(("run_0001", "run_0002", "run_of_nobody"))),
 )
 commits = op("commit", st.integers(1, 5))
+failures = op("fail", st.sampled_from(("store", "actor", "daemon")))
 RUNS: Final[tuple[Op, ...]] = (("new", None, "user", True, None), ("commit", 9))
 BEGINNINGS: Final[tuple[tuple[Op, ...], ...]] = (
     (),
@@ -80,7 +81,7 @@ BEGINNINGS: Final[tuple[tuple[Op, ...], ...]] = (
 scripts = st.builds(
     lambda begins, then: [*begins, *then],
     st.sampled_from(BEGINNINGS),
-    st.lists(st.one_of(requests, reports, reports, commits, commits), min_size=25, max_size=70),
+    st.lists(st.one_of(requests, reports, reports, commits, commits | failures), min_size=25, max_size=70),
 )
 
 # ── Sessions with child runs ──────────────────────────────────────────────────────────────────────

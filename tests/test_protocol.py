@@ -39,6 +39,8 @@ from tests.protocol_driver import Driver, Op, started
 from tests.protocol_family import Family
 from tests.protocol_scripts import family_scripts, scripts
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 
 @pytest.mark.timeout(600)  # a failure is worth the time that it takes to shrink
 @settings(max_examples=900, deadline=None)

@@ -19,8 +19,8 @@ from actors.protocol.state import LATE_KEPT_MAX
 from actors.protocol.step import RefuseHandOver
 from actors.run_status import RunStatus
 from tests.kit import Kit, say
-from tests.protocol_check import SimTree
 from tests.protocol_driver import Driver, started
+from tests.protocol_ports import SimTree
 
 
 def in_a_call(driver: Driver) -> tuple[RunRecord, str]:

@@ -17,8 +17,8 @@ from actors.model import How
 from actors.ports import ProcessRow, SpawnSpec
 from actors.requests import Accepted
 from actors.run_status import RunStatus
-from tests.protocol_check import SimTree
 from tests.protocol_driver import Driver
+from tests.protocol_ports import SimTree
 from tests.sim.hosts import Hosting
 from tests.sim.world import World
 from tests.world_kit import SEEDS, message, of, settings, settled, stop
@@ -180,7 +180,7 @@ def test_l3_a_host_that_was_not_sent_its_call_may_be_the_next_calls_and_is_that_
     driver.commit(9)
 
     def ask(tree: SimTree) -> Cell[None]:
-        driver.trees = [tree]
+        driver.trees[:] = [tree]
         driver.report(SpawnRequested(tree.address, "p", SpawnSpec((), "host of free"), host="tool free"))
         driver.commit(9)
         assert tree.cell is not None, "it is permitted"
