@@ -103,7 +103,7 @@ class CheckedProtocol:
         self.clock: SimClock = SimClock() if beside is None else beside.clock
         self.ids: SimIds = SimIds() if beside is None else beside.ids
         self.numbers: Counter[str] = Counter() if beside is None else beside.numbers
-        self.store = HeldStore(Disk() if beside is None else beside.store.disk)
+        self.store: HeldStore = HeldStore(Disk() if beside is None else beside.store.disk)
         self.executions = Executions()
         self.trees = Trees(self.clock)
         self.ports: Any = SimpleNamespace(
@@ -135,12 +135,12 @@ class CheckedProtocol:
     def be_made(self, cause: Provenance | None) -> None:
         """Make the parts of a new actor of the session. `cause`: why the one before it ended; None: it did not fail."""
         plugins: Any = SimpleNamespace(isolation=TOOLS, refusal=_nothing, hosted=_nothing)
-        owner: Any = SimpleNamespace(actor_ref=self, children={}, start_child=self._adopt)
+        owner: Any = SimpleNamespace(actor_ref=self, children={}, start_child=self._adopt, tell=_nothing)
         live = self.live = Incarnation(self.session, self.ports, plugins)
         self.late_stops = LateStops(self.session, self.clock, cast("Any", self.store), owner)
         self.run_actors = RunActors(owner, self.ports, plugins, live)
         self.batches = Batches(owner, self.ports, live, cast("Any", self), self.late_stops)
-        self.outage = Outage(
+        self.outage: Outage = Outage(
             owner,
             self.ports,
             live,
@@ -374,9 +374,10 @@ class CheckedProtocol:
         """
         match what:
             case "store":
-                for found in self.store.fail():
-                    self.hear(found)
+                found = self.store.fail()
                 self.outage.begin(CommitFailed(self.batches.number, "the disk failed"))
+                for one in found:
+                    self.hear(one)
             case "actor":
                 cause = Provenance(source="actor.failure", reason="a bug", initiated_at=self.clock.wall())
                 self.protocol.abandon(cause)
@@ -391,16 +392,16 @@ class CheckedProtocol:
         for call in self.calls:
             # What has not begun never does: its permit is gone.
             call.over = call.over or self.executions.token(call.address.call or "") is None
+        self.halts.clear()
+        self.reports.clear()
+        self.store.follow(self.session)
+        self.laws, self.rendered = _laws(), []
+        self.laws.take(self.store.disk.events(self.session))
 
     def read(self) -> None:
         """Read the session anew, and restore it: see `Reading`."""
         self.live.begin()
         self.batches.begin()
-        self.store.follow(self.session)
-        self.laws, self.rendered = _laws(), []
-        self.laws.take(self.store.disk.events(self.session))
-        self.halts.clear()
-        self.reports.clear()
         snapshot, unrecorded = self.store.disk.snapshot(self.session), self.outage.unrecorded
         unrecorded.undone.clear()
         unrecorded.cause = self.protocol.restoration.restore(

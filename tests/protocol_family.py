@@ -7,9 +7,9 @@ is checked against the logs of all of them.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
-from types import SimpleNamespace
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import msgspec
@@ -21,7 +21,6 @@ from actors.hierarchy.incarnation import Phase
 from actors.hierarchy.parents import Parents
 from actors.hierarchy.spawns import child_session
 from actors.messages import (
-    AdoptChild,
     CallEnded,
     CallExpired,
     CallRequested,
@@ -30,35 +29,32 @@ from actors.messages import (
     ChildHeard,
     ChildReport,
     ChildWanted,
-    EndChild,
-    ForgetChild,
+    Committed,
     ProcessEnded,
     ProcessNews,
+    ProcessReport,
     Route,
     SpawnPermit,
     SpawnRequested,
-    StartChild,
     ToolResult,
 )
-from actors.model import Address, Event, How, Mode, Outcome, Provenance, Receipt, RunInfo
+from actors.model import FAILURES, Address, Event, How, Mode, Outcome, Provenance, Receipt
 from actors.plugin.delegation import DELEGATE
 from actors.plugin.foreign import Foreign
-from actors.ports import ChildSpec
+from actors.ports import Batch, ChildSpec
 from actors.protocol.step import (
-    ForgetPart,
     GivePermit,
     GiveSpawn,
     HaltRun,
-    Keeper,
     Later,
+    Now,
     RefuseSpawn,
-    Step,
-    TellParent,
 )
 from actors.run_status import TERMINAL, RunStatus
-from supervisor.child_runs import ChildLinks
-from tests.protocol_check import SESSION, CheckedProtocol, SimCall
+from supervisor.child_runs import ChildLinks, ChildRuns
+from tests.protocol_check import SESSION, SimCall
 from tests.protocol_driver import Driver, Op
+from tests.protocol_ports import Box
 from tests.sim.laws import SPOKEN
 
 NAMED: Final = "c"
@@ -70,26 +66,9 @@ TURNS_MAX: Final = 20_000
 """Of messages between two ops: what goes round in a circle takes more."""
 
 
-class Box(deque[Any]):
-    """The mailbox of one actor, in place of its reference."""
-
-    @property
-    def actor_inbox(self) -> Box:
-        """As of a reference."""
-        return self
-
-    def put(self, envelope: Envelope[Any]) -> None:
-        """Take a message that may ask for a reply."""
-        self.append(envelope)
-
-    def tell(self, message: Any) -> None:
-        """Take a message."""
-        self.append(Envelope(message))
-
-
 @dataclass(slots=True, eq=False)
 class SimChild:
-    """A child run as its actor would see it, which stands in its place as what is told of the run.
+    """A child run as its actor would see it. It stands in the place of that, as what is told of the run.
 
     ended: it was told to end the run.
     """
@@ -98,6 +77,7 @@ class SimChild:
     address: Address
     process_id: str
     spec: ChildSpec
+    actor_urn: str
     permit: SpawnPermit | None = None
     begun: bool = False
     over: bool = False
@@ -105,56 +85,32 @@ class SimChild:
 
     def tell(self, news: ProcessNews) -> None:
         """Take news of the run."""
-        self.box.tell((self, news))
-
-
-@dataclass(frozen=True, slots=True)
-class _Find:
-    """The store is asked for a run, behind what was written before."""
-
-    run_id: str
+        self.box.tell(news)
 
 
 class Member(Driver):
     """A session, what its runs delegate to others, and what it says of runs that are child runs of others."""
 
-    def __init__(self, family: Family, session: str, beside: CheckedProtocol | None) -> None:
-        super().__init__("forced", session, beside, children_max=CHILDREN_MAX, children_depth_max=DEPTH_MAX)
+    def __init__(self, family: Family, session: str, beside: Driver | None) -> None:
         self.family = family
         self.box = Box()
         self.children: list[SimChild] = []
-        # What is durable: the runs, and each of their receipts, the newest last.
-        self.runs: dict[str, RunInfo] = {}
+        # The receipts of each run that are durable, the newest last.
         self.receipts: defaultdict[str, list[Receipt]] = defaultdict(list)
         # By child run: how often it was said to begin, and to end.
         self.told: Counter[tuple[str, str]] = Counter()
-        # Calls that were closed on their own, and by what.
-        self.cut: dict[str, dict[str, Any]] = {}
-        self.owes: dict[str, list[str]] = defaultdict(list)
-        live = SimpleNamespace(phase=Phase.SERVING, protocol=self.protocol, session=session)
-        self.parents = Parents(self.box, cast("Any", SimpleNamespace(store=self)), cast("Any", live), cast("Any", self))
+        # What ended a run, or a call on its own, also where the store did not take that.
+        self.causes: defaultdict[str, list[Any]] = defaultdict(list)
+        # Who waits for an answer of the actor that there is.
+        self.asking: list[Any] = []
+        self.failed = False
+        super().__init__("forced", session, beside, children_max=CHILDREN_MAX, children_depth_max=DEPTH_MAX)
 
-    # ── As the batches and the store of a session ─────────────────────────────────────────────────
-
-    @property
-    def sent(self) -> bool:
-        """See `Batches.sent`."""
-        return bool(self.uncommitted)
-
-    def wait_for_last(self, later: list[Later]) -> None:
-        """See `Batches.wait_for_last`."""
-        self.uncommitted[-1].later.extend(later)
-
-    def find_run(self, session: str, run_id: str, _: object) -> None:
-        """See `Store.find_run`."""
-        assert session == self.session
-        if self.uncommitted:
-            self.uncommitted[-1].later.append(cast("Any", _Find(run_id)))
-        else:
-            self._found(run_id)
-
-    def _found(self, run_id: str) -> None:
-        self.box.tell(ChildFound(run_id, self.runs.get(run_id), next(reversed(self.receipts[run_id]), None)))
+    def be_made(self, cause: Provenance | None) -> None:
+        self.ports.processes = ChildRuns(cast("Any", self.trees))
+        self.ports.processes.route_through(cast("Any", self.family.supervisor))
+        super().be_made(cause)
+        self.parents = Parents(cast("Any", self.box), self.ports, self.live, self.batches)
 
     # ── Steps ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -165,17 +121,7 @@ class Member(Driver):
 
     def took(self) -> list[Event]:
         self.parents.decide()
-        now = self.protocol.state.step.now
         events = super().took()
-        for effect in now:
-            match effect:
-                case RefuseSpawn():
-                    for child in self.children:
-                        child.over = child.over or child.process_id == effect.process_id
-                case HaltRun(mode=Mode.IMMEDIATE):
-                    self.end_children(effect.run_id, 0.0)
-                case _:
-                    pass
         for child in self.children:
             if not child.ended and child.spec.token.cancelled:
                 self.end_children(child.address.run, GRACE_S, child)
@@ -184,34 +130,39 @@ class Member(Driver):
         self.parents.answer()
         return events
 
+    def carry_out_now(self, effects: Iterable[Now]) -> None:
+        super().carry_out_now(effects)
+        for effect in effects:
+            match effect:
+                case RefuseSpawn():
+                    for child in self.children:
+                        child.over = child.over or child.process_id == effect.process_id
+                case HaltRun(mode=Mode.IMMEDIATE):
+                    self.end_children(effect.run_id, 0.0)
+                case _:
+                    pass
+
     def end_children(self, run: str, grace_s: float, only: SimChild | None = None) -> None:
         """Have child runs of a run end, as its actor does."""
         for child in self.children:
             if child.address.run == run and child.begun and not child.over and only in (None, child):
                 child.ended = True
-                self.family.supervisor.tell(EndChild(child.process_id, grace_s, self.session))
+                self.ports.processes.kill(child.process_id, grace_s, self.session)
 
-    def durable(self, step: Step) -> None:
-        self.runs |= step.runs
-        for receipt in step.receipts.values():
-            self.receipts[receipt.run_id or ""].append(receipt)
-        super().durable(step)
+    def hear(self, news: Committed | ChildFound) -> None:
+        super().hear(news)
+        if isinstance(news, ChildFound) and self.live.phase is Phase.SERVING:
+            self.box.tell(news)
+        elif isinstance(news, ChildFound):
+            # The session is not read again before that.
+            self.parents.found(news)
 
     def carry_out(self, effect: Later) -> None:
-        match effect:
-            case GiveSpawn():
-                for child in self.children:
-                    if child.process_id == effect.permit.process_id:
-                        child.permit = effect.permit
-                        self.box.tell(child)
-            case TellParent():
-                effect.reply.try_set(effect.report)
-            case ForgetPart(keeper=Keeper.PROCESSES):
-                self.family.supervisor.tell(ForgetChild(effect.key))
-            case _Find():
-                self._found(effect.run_id)
-            case _:
-                pass
+        if isinstance(effect, GiveSpawn):
+            for child in self.children:
+                if child.process_id == effect.permit.process_id:
+                    child.permit = effect.permit
+                    self.box.tell(child)
         super().carry_out(effect)
 
     def begins(self, run: str) -> None:
@@ -232,6 +183,7 @@ class Member(Driver):
         match envelope.message:
             case ChildWanted() as wanted:
                 self.heed()
+                self.asking.append(envelope.reply_to)
                 self.parents.add(wanted, cast("Any", envelope.reply_to))
                 self.took()
             case ChildFound() as found:
@@ -240,8 +192,8 @@ class Member(Driver):
                 self.took()
             case SimChild() as child:
                 self._permitted(child)
-            case (child, news):
-                self._heard(child, news)
+            case news if isinstance(news, ProcessNews):
+                self._heard(next(child for child in self.children if child.process_id == news.process_id), news)
 
     def _permitted(self, child: SimChild) -> None:
         if child.over or child.permit is None:
@@ -250,14 +202,14 @@ class Member(Driver):
         if child.permit.cell.start():
             self.begins(child.address.run)
             child.begun = True
-            self.family.supervisor.tell(StartChild(child.process_id, child.spec, cast("Any", child)))
+            self.ports.processes.start(child.process_id, child.spec, child)
         else:
             ended = ProcessEnded(child.process_id, How.NOT_STARTED, proven=True, at=self.clock.wall())
             self._heard(child, ended)
 
     def _heard(self, child: SimChild, news: ProcessNews) -> None:
         """News of a child run: to the session, and to the call that waits for it."""
-        self.news(cast("Any", child), news)
+        self.report(ProcessReport(child.address, child.process_id, news))
         if isinstance(news, ProcessEnded):
             child.over = True
             if news.how is How.NOT_STARTED:
@@ -292,7 +244,7 @@ class Member(Driver):
             return
         run_id = self.ids.new("run")
         spec = ChildSpec("other", "do it", session or child_session(self.session, run_id), call.token)
-        self.children.append(SimChild(self.box, call.address, run_id, spec))
+        self.children.append(SimChild(self.box, call.address, run_id, spec, self.new("")))
         self.report(SpawnRequested(call.address, run_id, spec))
 
     def op_end_call(self, which: int, how: int) -> None:
@@ -320,10 +272,37 @@ class Member(Driver):
 
     def op_adopt(self, which: int) -> None:
         """Another actor takes a child run over, and is told all of it anew."""
-        begun = [child for child in self.children if child.begun][::-1]
+        begun = [child for child in self.children if child.begun and not child.over][::-1]
         if begun:
-            child = begun[which % len(begun)]
-            self.family.supervisor.tell(AdoptChild(child.process_id, cast("Any", child), self.session, anew=False))
+            child = replace(begun[which % len(begun)], box=self.box, actor_urn=self.new(""))
+            self.ports.processes.adopt(child.process_id, child, self.session)
+
+    def op_fail(self, what: str) -> None:
+        self.fail(what)
+        # What was not written has not happened: what was seen of it is forgotten first.
+        self.family.recall()
+        self.read()
+
+    # ── Failures ──────────────────────────────────────────────────────────────────────────────────
+
+    def fail(self, what: str) -> None:
+        before, self.failed = self.box, True
+        self.box = Box()
+        super().fail(what)
+        # What its actors were told is told anew to those that take over; what nobody was told is gone with a daemon.
+        kept = {"store": (ChildWanted, ChildFound), "actor": (ChildWanted,)}.get(what, ())
+        self.box.extend(envelope for envelope in before if isinstance(envelope.message, kept))
+        if what == "actor":
+            for reply in self.asking:
+                reply.try_set_exception(ActorDeadError())
+        for child in self.children:
+            child.over = child.over or not child.begun
+
+    def adopted(self, address: Address, news: Any) -> None:
+        if isinstance(news, ProcessNews) and any(child.process_id == news.process_id for child in self.children):
+            self.box.tell(news)
+        else:
+            super().adopted(address, news)
 
 
 class Family:
@@ -339,6 +318,7 @@ class Family:
         # Runs whose receipt is complete: its rows.
         self.settled: dict[str, list[Any]] = {}
         first = self.member(SESSION)
+        first.store.disk.on_batch = self.written
         self.links = ChildLinks(cast("Any", self.supervisor), first.clock)
         self.member(NAMED)
 
@@ -368,6 +348,49 @@ class Family:
                     self.go()
             case ("go",):
                 self.go()
+            case ("crash", first):
+                self.crash(first)
+
+    def written(self, batch: Batch) -> None:
+        """A batch is durable."""
+        for receipt in batch.receipts:
+            self.members[batch.session].receipts[receipt.run_id or ""].append(receipt)
+
+    def crash(self, first: int) -> None:
+        """The daemon is killed, and started again. It reads its sessions in some order."""
+        self.supervisor = Box()
+        self.links = ChildLinks(cast("Any", self.supervisor), self.members[SESSION].clock)
+        members = list(self.members.values())
+        for member in members:
+            member.fail("daemon")
+        self.recall()
+        for number in range(len(members)):
+            members[(first + number) % len(members)].read()
+
+    def recall(self) -> None:
+        """Know of the sessions what their logs say, and no more."""
+        self.parent_of.clear()
+        self.settled.clear()
+        for member in self.members.values():
+            member.told.clear()
+        for member in self.members.values():
+            waiting = [event for batch in member.store.waiting if isinstance(batch, Batch) for event in batch.events]
+            for event in [*member.store.disk.events(member.session), *waiting]:
+                self.note(member, event)
+
+    def note(self, member: Member, event: Event) -> None:
+        """Know what an event says."""
+        run, data = event.run_id or "", event.data
+        match event.kind:
+            case "run.started" if data.get("parent"):
+                parent = data["parent"]
+                self.parent_of[run] = parent["session"], parent["run_id"], parent["call_id"]
+            case "run.child" | "run.child_ended":
+                member.told[event.kind, data["run_id"]] += 1
+            case "run.ended" | "receipt.amended" if data["receipt"]["complete"]:
+                self.settled[run] = list(data["receipt"]["rows"])
+            case _:
+                pass
 
     def deliver(self, which: int) -> bool:
         """Have one actor that has a message take it. Returns False if none has."""
@@ -406,8 +429,8 @@ class Family:
         for _ in range(TURNS_MAX):
             moved = self.deliver(0)
             for member in list(self.members.values()):
-                moved = moved or bool(member.uncommitted)
-                member.commit(len(member.uncommitted))
+                moved = moved or bool(member.store.waiting)
+                member.commit(len(member.store.waiting))
             if not moved and not clock.fire():
                 break
         else:
@@ -452,38 +475,39 @@ class Family:
         if run not in self.parent_of:
             return None
         session, parent, call = self.parent_of[run]
-        laws = self.members[session].laws
-        found: list[Any] = []
-        if call in self.members[session].cut:
-            found.append(self.members[session].cut[call])
-        if laws.status[parent] is not RunStatus.IN_PROGRESS:
-            found.append(laws.cause.get(parent))
+        member = self.members[session]
+        found = list(member.causes[call])
+        if member.laws.status[parent] is not RunStatus.IN_PROGRESS:
+            found += member.causes[parent]
         above = self.cause(parent)
         return found + (above or []) or None
 
     def check(self, member: Member, event: Event) -> None:
         """Check an event against the logs of the other sessions."""
         run, data = event.run_id or "", event.data
+        if event.kind == "run.started":
+            assert run not in self.parent_of, f"{run} begins twice (L6)"
+            assert data.get("retry_of") not in self.parent_of, f"{data.get('retry_of')} is tried again (L7)"
+        self.note(member, event)
         match event.kind:
             case "run.started" if data.get("parent"):
                 self.check_start(member, run, data["parent"])
             case "tool.ended" if data.get("provenance"):
-                member.cut[data["call_id"]] = data["provenance"]
-            case "run.status" if run in self.parent_of and data["status"] != RunStatus.IN_PROGRESS:
-                self.check_cause(member, run, event)
+                member.causes[data["call_id"]].append(data["provenance"])
+            case "run.status" if data["status"] != RunStatus.IN_PROGRESS:
+                if member.laws.closed_at[run] == event.seq:
+                    member.causes[run].append(member.laws.cause.get(run))
+                    self.check_cause(member, run)
             case "run.child" | "run.child_ended":
-                member.told[event.kind, data["run_id"]] += 1
                 assert member.told[event.kind, data["run_id"]] == 1, f"{event.kind} of {data['run_id']} twice (L6)"
                 self.check_told(event.kind, data)
             case "run.ended" | "receipt.amended":
-                self.check_receipt(member, run, data["receipt"])
+                self.check_receipt(run, data["receipt"])
             case _ if event.kind in SPOKEN:
                 assert not self.fenced(run), f"{event.kind} of {run} is taken behind the fence of its parent (L1)"
 
     def check_start(self, member: Member, run: str, parent: dict[str, Any]) -> None:
-        """A child run begins once, ahead of the fence, where nothing runs or waits, within the bounds."""
-        assert run not in self.parent_of, f"{run} begins twice (L6)"
-        self.parent_of[run] = parent["session"], parent["run_id"], parent["call_id"]
+        """A child run begins ahead of the fence, where nothing runs or waits, within the bounds."""
         assert not self.fenced(run), f"{run} begins behind the fence of its parent (L1)"
         running = [one for one, status in member.laws.status.items() if status is RunStatus.IN_PROGRESS]
         assert running == [run], f"{run} begins beside {running} (L4)"
@@ -502,33 +526,40 @@ class Family:
         found = (member.laws.status[run] for member in self.members.values() if run in member.laws.status)
         return next(found, None)
 
-    def check_cause(self, member: Member, run: str, event: Event) -> None:
+    def check_cause(self, member: Member, run: str) -> None:
         """A child run that its parent ends is ended for the same cause (L5)."""
         causes = self.cause(run)
-        if causes is None or member.laws.closed_at[run] != event.seq:
+        if causes is None:
             return
         cause = member.laws.cause.get(run)
         # A run that ended by itself has no cause; what it leaves behind gets one.
         known = {(one["source"], one["reason"]) for one in causes if one}
         assert cause, f"{run} is closed behind the fence of its parent, without a cause (L5)"
-        assert (cause["source"], cause["reason"]) in known or None in causes, f"{run} ends by {cause}, not {known} (L5)"
+        same = (cause["source"], cause["reason"]) in known or None in causes
+        # When its own session has failed, that may be on record first, or a Stop that came before.
+        first = all(one is None or cause["initiated_at"] <= one["initiated_at"] for one in causes)
+        own = member.failed and (first or cause["source"] in FAILURES)
+        assert same or own, f"{run} ends by {cause}, not {known} (L5)"
 
     def check_report(self, report: ChildReport) -> None:
         """What a parent hears of a child run is durable (L12)."""
         if report.status is None:
             return
         run = report.run_id
-        member = next((one for one in self.members.values() if run in one.runs), None)
+        member = next((one for one in self.members.values() if run in one.store.disk.of(one.session).runs), None)
         assert member is not None, f"{run} is reported before its start is durable (L12)"
-        ends = member.runs[run].status is not RunStatus.IN_PROGRESS
+        info = member.store.disk.of(member.session).runs[run]
+        ends = info.status is not RunStatus.IN_PROGRESS
         assert ends or not report.closed, f"the end of {run} is reported before that is durable (L12)"
+        over = info.settled and not info.late and info.status is report.status
+        assert over or not report.final, f"{run} is reported to be over as {report.status}, and is {info} (L7, L12)"
         filed = report.receipt is None or report.receipt in member.receipts[run]
         assert filed, f"the receipt of {run} is reported before that is durable (L12)"
 
     def check_told(self, kind: str, data: dict[str, Any]) -> None:
         """What the log of a parent says of a child run is so (L3, L12)."""
         run = data["run_id"]
-        began = any(run in member.runs for member in self.members.values())
+        began = any(run in one.store.disk.of(one.session).runs for one in self.members.values())
         if kind == "run.child":
             assert began, f"{run} is said to begin before that is durable (L12)"
         elif data["status"] is None:
@@ -536,12 +567,9 @@ class Family:
         elif data["proven"]:
             assert run in self.settled, f"{run} is said to have ended, and its receipt is not complete (L3)"
 
-    def check_receipt(self, member: Member, run: str, receipt: dict[str, Any]) -> None:
+    def check_receipt(self, run: str, receipt: dict[str, Any]) -> None:
         """A complete receipt has all child runs, each with the rows of its own (L3)."""
-        if not receipt["complete"]:
-            return
-        self.settled[run] = list(receipt["rows"])
-        if receipt.get("omitted"):
+        if not receipt["complete"] or receipt.get("omitted"):
             return
         rows = list(_runs_in(receipt["rows"]))
         for child, (_, parent, _) in self.parent_of.items():

@@ -108,6 +108,8 @@ family_ops = st.one_of(
     op("go"),
     op("ask_again"),
     op("lose_question", which),
+    op("in", places, op("fail", st.sampled_from(("store", "actor")))),
+    op("crash", st.integers(0, 3)),
     op("delegates", places, st.sampled_from(("", "", NAMED))),
 )
 RUNS_IN_ONE: Final[tuple[Op, ...]] = (("in", 0, RUNS[0]), ("go",))
@@ -133,15 +135,22 @@ ENDS: Final[tuple[tuple[Op, ...], ...]] = (
     (),
     (),
     (("in", 0, STOP),),
-    (("in", 0, STOP), ("in", 2, ("start_call", 0))),
+    (("in", 0, STOP), ("in", 2, ("start_call", 0)), ("in", 2, ("call", 0, "held"))),
+    (("in", 1, RUNS[0]), ("delegates", 0, NAMED)),
     (("in", 0, ("stop", "immediate", None, None, None)),),
     (("in", 0, ("new", "interrupt", "user", True, None)),),
     (("in", 0, ("new", "rollback", "user", True, None)),),
     (("in", 0, ("give_up", 0)),),
     (("in", 2, STOP),),
+    (("in", 0, ("fail", "actor")),),
+    (("in", 2, ("fail", "actor")),),
+    (("in", 2, STOP), ("in", 2, ("fail", "store"))),
+    (("in", 2, ("finish", 0, True)), ("in", 2, ("fail", "store"))),
+    (("delegates", 3, ""),),
+    (("crash", 0),),
     (("in", 2, ("start_call", 0)), ("in", 2, STOP), ("in", 2, ("kill_deadline", 0, False)), ("go",)),
 )
-"""How it goes on: an end, at once."""
+"""How it goes on: most often with an end, at once."""
 family_scripts = st.builds(
     lambda begins, ends, then: [*begins, *ends, *then],
     st.sampled_from(FAMILY_BEGINNINGS),

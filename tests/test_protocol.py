@@ -37,7 +37,7 @@ from actors.thread import Thread
 from tests.protocol_check import SESSION
 from tests.protocol_driver import Driver, Op, started
 from tests.protocol_family import Family
-from tests.protocol_scripts import family_scripts, scripts
+from tests.protocol_scripts import ENDS, FAMILY_BEGINNINGS, family_scripts, scripts
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -115,6 +115,18 @@ def test_any_delegations_between_sessions_keep_the_laws_of_parent_and_child(scri
     for one in script:
         family.play(one)
     family.finish()
+
+
+@pytest.mark.parametrize("ends", dict.fromkeys(ENDS))
+@pytest.mark.parametrize("begins", FAMILY_BEGINNINGS)
+def test_each_end_of_each_delegation_keeps_the_laws_of_parent_and_child(
+    begins: tuple[Op, ...], ends: tuple[Op, ...]
+) -> None:
+    for then in ((), (("crash", 0),)):
+        family = Family()
+        for one in (*begins, *ends, *then, ("go",)):
+            family.play(one)
+        family.finish()
 
 
 @pytest.mark.parametrize("waiting", ["park", "keep", "withdraw"])
