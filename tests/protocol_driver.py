@@ -286,7 +286,7 @@ class Driver(CheckedProtocol):
         if call is None or call.cell is None or call.token is None:
             return
         state, _ = call.cell.close()
-        provenance = Provenance(source="tool.deadline", reason="too long")
+        provenance = Provenance(source="tool.deadline", reason="too long", initiated_at=self.clock.wall())
         if state is not CellState.FINISHED and call.token.cancel(provenance):
             started = state is CellState.CLOSED
             self.report(CallExpired(call.address, self.clock.wall(), provenance, started))
@@ -335,7 +335,7 @@ class Driver(CheckedProtocol):
     def op_expire_run(self, which: int) -> None:
         address = self.address(which)
         if address is not None:
-            provenance = Provenance(source="run.deadline", reason="too long")
+            provenance = Provenance(source="run.deadline", reason="too long", initiated_at=self.clock.wall())
             self.report(RunExpired(address, provenance))
 
     def op_lose_run(self, which: int) -> None:

@@ -275,7 +275,7 @@ class Member(Driver):
         begun = [child for child in self.children if child.begun and not child.over][::-1]
         if begun:
             child = replace(begun[which % len(begun)], box=self.box, actor_urn=self.new(""))
-            self.ports.processes.adopt(child.process_id, child, self.session)
+            self.ports.processes.adopt(child.process_id, child, child.spec.session)
 
     def op_fail(self, what: str) -> None:
         self.fail(what)
