@@ -1,4 +1,7 @@
-"""`countermand chat`: lines in, runs out, by pipe and on a terminal; what a stop does, and the exit codes."""
+"""`countermand chat`: lines in, runs out, by pipe and on a terminal; what a stop does, and the exit codes.
+
+The file has over 600 lines, and is whole: one command, from a pipe and on a terminal.
+"""
 
 from __future__ import annotations
 

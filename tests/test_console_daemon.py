@@ -1,4 +1,7 @@
-"""The console over the local API: each command against a real daemon, and what it says where there is none."""
+"""The console over the local API: each command against a real daemon, and what it says where there is none.
+
+The file has over 600 lines, and is whole: a section for each command, against a daemon that is started in one way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What people who run agent harnesses met, each reduced to an input for a whole supervisor, and the right behaviour."""
+"""What people who run agent harnesses met, each reduced to an input for a whole supervisor, and the right behaviour.
+
+The file has over 600 lines, and is whole: it is a list of cases, to be read as one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The pool: who has a host, when the next one is started, and what becomes of one that nobody needs."""
+"""The pool: who has a host, when the next one is started, and what becomes of one that nobody needs.
+
+The file has over 600 lines, and is whole: one pool, played by hand in each test.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Processes that a host asks for: what the actor says is what the host is told, at whatever moment the run ends."""
+"""Processes that a host asks for: what the actor says is what the host is told, at whatever moment the run ends.
+
+The file has over 600 lines, and is whole: one conversation, ended at each of its points.
+"""
 
 from __future__ import annotations
 

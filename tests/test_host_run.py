@@ -1,4 +1,7 @@
-"""One run in a host: the cancel is first, nothing is accepted twice or late, and each failure has its sentence."""
+"""One run in a host: the cancel is first, nothing is accepted twice or late, and each failure has its sentence.
+
+The file has over 600 lines, and is whole: one run, and the daemon's side of each of its frames.
+"""
 
 from __future__ import annotations
 

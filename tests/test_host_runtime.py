@@ -1,4 +1,7 @@
-"""The runtime of Python agents in hosts: the real file, started by a real interpreter; the daemon is played by hand."""
+"""The runtime of Python agents in hosts: the real file, started by a real interpreter; the daemon is played by hand.
+
+The file has over 600 lines, and is whole: a section for each part of the one file that it starts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Calls from a host: tools of the daemon, functions of a framework, and the user's own tools, each gated."""
+"""Calls from a host: tools of the daemon, functions of a framework, and the user's own tools, each gated.
+
+The file has over 600 lines, and is whole: each kind of tool must behave as the others do.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Files in messages: kept with the message or not at all, read by its agent, and given to each provider."""
+"""Files in messages: kept with the message or not at all, read by its agent, and given to each provider.
+
+The file has over 600 lines, and is whole: a file is followed from its message to each provider.
+"""
 
 from __future__ import annotations
 

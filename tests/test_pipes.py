@@ -1,4 +1,7 @@
-"""Pipes to a process: live output, input, their bounds, and a Stop at each point. Agents and tools in this process."""
+"""Pipes to a process: live output, input, their bounds, and a Stop at each point. Agents and tools in this process.
+
+The file has over 600 lines, and is whole: the same commands talk to agents and to tools.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A session in virtual time, also over a store that hangs, fails, or loses what it was given."""
+"""A session in virtual time, also over a store that hangs, fails, or loses what it was given.
+
+The file has over 600 lines, and is whole: one actor, with a section for each thing that may fail under it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A store that fails, on real files: stops work, health says so, nothing accepted is lost, and it comes back."""
+"""A store that fails, on real files: stops work, health says so, nothing accepted is lost, and it comes back.
+
+The file has over 600 lines, and is whole: each fault is put under the same supervisor.
+"""
 
 from __future__ import annotations
 

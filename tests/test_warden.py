@@ -1,4 +1,7 @@
-"""The warden and its ledger when the daemon dies, at every point of a spawn, and what the next daemon finds."""
+"""The warden and its ledger when the daemon dies, at every point of a spawn, and what the next daemon finds.
+
+The file has over 600 lines, and is whole: one program, killed at each point, and the next one's view of that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The zygote: it inherits what a killed warden leaves, says only what it proved, and may itself be killed."""
+"""The zygote: it inherits what a killed warden leaves, says only what it proved, and may itself be killed.
+
+The file has over 600 lines, and is whole: one program, and each way in which it or a warden ends.
+"""
 
 from __future__ import annotations
 

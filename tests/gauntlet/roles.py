@@ -13,6 +13,8 @@ environment and its name later:
     beat              somebody that has no time for more is alive
 
 Every role ends by itself after LIFE_S, and those that keep a processor busy after BUSY_S, or once SEEN is removed.
+
+It has over 600 lines, and is whole: it is one script, which runs where nothing else of the project is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""L8 Token: each run and each call has its own, there before its first line; a cancelled one stays so for ever."""
+"""L8 Token: each run and each call has its own, there before its first line; a cancelled one stays so for ever.
+
+The file has over 600 lines, and is whole: one law, for plain and for async code.
+"""
 
 from __future__ import annotations
 
