@@ -523,7 +523,8 @@ def test_the_awaitable_face_does_the_same(kit: Kit) -> None:
         assert receipt.receipt_id == stopped.receipt_id
         kinds = [event.kind async for event in aio.subscribe(timeout=0.1)]
         assert kinds[0] == "message"
-        assert kinds[-1] == "run.ended"
+        # A Stop that a busy store is slow to take is reported once it is stored, behind all else.
+        assert kinds[-1] in ("run.ended", "session.stop_durable")
         assert [m.role for m in await aio.thread()] == ["user", "assistant", "note"]
         assert (await aio.run(accepted.run_id)).status is RunStatus.CANCELLED
         assert len(await aio.runs()) == 1
