@@ -79,3 +79,21 @@ def test_what_is_set_on_asyncios_tls_is_set_on_the_module(tmp_path: Path, python
     with python_host(tmp_path, code, python=python) as host:
         host.hello()
         assert host.answered(host.run())["result"]["value"] == [1, 2, True]
+
+
+def test_the_installed_package_is_loaded_for_a_name_that_is_not_here_and_not_before(
+    tmp_path: Path, python: str
+) -> None:
+    (tmp_path / "countermand").mkdir()
+    (tmp_path / "countermand" / "__init__.py").write_text("open('loaded', 'w').close()\nelsewhere = 1")
+    code = """
+        import os
+
+        async def agent(turn):
+            before = os.path.exists("loaded")
+            from countermand import elsewhere
+            return [before, elsewhere, os.path.exists("loaded")]
+    """
+    with python_host(tmp_path, code, python=python) as host:
+        host.hello()
+        assert host.answered(host.run())["result"]["value"] == [False, 1, True]

@@ -63,6 +63,7 @@ from __future__ import annotations
 import functools
 import importlib.machinery
 import importlib.util
+import os
 import types
 from typing import Any
 
@@ -147,7 +148,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a name that is not here from the package `countermand` that is installed, if one is."""
-    package = None if name.startswith("__") else _installed()
+    # `from . import x` asks for a module of this package here before it imports it.
+    own = os.path.join(os.path.dirname(__file__), name)
+    is_own = name.startswith("__") or os.path.exists(f"{own}.py") or os.path.isdir(own)
+    package = None if is_own else _installed()
     if package is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(package, name)
