@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.serving import Server, served
 
 PIECE_S = 0.01
 PIECES_MAX = 100_000
@@ -180,20 +181,9 @@ class Model(BaseHTTPRequestHandler):
 SCRIPT = """trap "" TERM HUP INT; (setsid sleep 1000 </dev/null >/dev/null 2>&1 &); sleep 1000"""
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-
 @contextmanager
 def serving() -> Iterator[str]:
     """Serve on a free port of this machine; gives the URL."""
     server = Server(("127.0.0.1", 0), Model)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(server) as url:
+        yield url

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.provider_checker import Refused
-from tests.scripted_provider import PROVIDERS, Json, Provider, Server, client_is_gone, sent
+from tests.scripted_provider import PROVIDERS, Json, Provider, client_is_gone, sent
+from tests.serving import Server, served
 
 PROMPT = re.compile(r"\[do (\w+) (\w+)\]")
 INSTRUCTIONS = "Be brief."
@@ -143,11 +143,5 @@ def serving(moments: Moments) -> Iterator[str]:
     """Serve on a free port of this machine; gives the URL."""
     server: Any = Server(("127.0.0.1", 0), _Handler)
     server.moments = moments
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(server) as url:
+        yield url

@@ -15,10 +15,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
 from tests.provider_checker import Refused, check_anthropic, check_openai, check_responses
+from tests.serving import Server, served
 
 Json = dict[str, Any]
 CASE = re.compile(r"\[case ([\w-]+)\]")
@@ -243,13 +244,6 @@ PROVIDERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
-    """Ends although a client may still be there."""
-
-    daemon_threads = True
-    block_on_close = False
-
-
 class _Server(Server):
     cases: ClassVar[dict[str, Case]] = {}
 
@@ -322,11 +316,5 @@ def providing(cases: dict[str, Case]) -> Iterator[str]:
     """Serve these cases, which may become more, on a free port of this machine; gives the URL."""
     _Server.cases = cases
     server = _Server(("127.0.0.1", 0), _Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(server) as url:
+        yield url
