@@ -108,7 +108,7 @@ def test_any_requests_and_any_reports_keep_the_laws_behind_a_strict_barrier(scri
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(script=family_scripts)
 def test_any_delegations_between_sessions_keep_the_laws_of_parent_and_child(script: list[Op]) -> None:
     family = Family()
