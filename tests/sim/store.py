@@ -169,6 +169,11 @@ class SimStore:
         """The batches of a session that wait to be written."""
         return [work for work, _ in self._queue if isinstance(work, Batch) and work.session == session]
 
+    def close(self) -> None:
+        """A shutdown: the journal writes what was handed in, as the real one does."""
+        while self._journal:
+            self.journal_step()
+
     def drop(self) -> None:
         """A crash: what was handed in and not written is gone."""
         self._queue.clear()

@@ -451,6 +451,7 @@ class World:
         assert self.ended, "a shutdown was answered"
         if self.came_to_rest:
             self.watch.restarts += 1
+            self.store.close()
             return self._next(seed)
         return self.crash(seed)
 
