@@ -454,7 +454,9 @@ def tell(ref: ActorRef[Any], message: object) -> None:
 def tell_contained(ref: ActorRef[Any], message: object) -> None:
     """Tell an actor, from a thread that serves all actors: an exception of the mailbox is logged and ends there."""
     try:
-        tell(ref, message)
+        ref.tell(message)
+    except ActorDeadError:
+        logger.trace("{} for {}, which is gone", type(message).__name__, ref)
     except Exception:  # noqa: BLE001  # the thread has to go on
         logger.opt(exception=True).error("{} could not be sent to {}", type(message).__name__, ref)
 
