@@ -397,7 +397,9 @@ def test_l5_an_orphan_is_named_in_the_receipt_of_a_run_in_a_host_only_if_code_of
     (tmp_path / "in_a_host.py").write_text(IN_A_HOST)
     hosted = Agent(run="in_a_host:agent", path=[str(tmp_path)], spares=0)
     agents: dict[str, Agent | Callable[..., Any]] = {"leaves": leaves, "hosted": hosted}
-    config = Config(state_dir=tmp_path / "state", agent="leaves", agents=agents, tools=[here], subreaper=True)
+    config = Config(
+        state_dir=tmp_path / "state", agent="leaves", agents=agents, tools=[here], subreaper=True, drain_s=0.0
+    )
     with Supervisor.start(config) as supervisor:
         session, other, go = supervisor.session("s"), supervisor.session("other"), tmp_path / "go"
         run_id = say(session, f"{go} call" if calls else str(go), agent="hosted")
