@@ -461,6 +461,8 @@ class Client:
             assert self.world.disk.receipt(answer.receipt_id) is not None, f"no receipt for {answer}"
         for message in answer.withdrawn:
             assert message.id in laws.returned, f"{message.id} is withdrawn in an answer, and was not returned"
+        places = [laws.waited[message.id] for message in answer.withdrawn if message.id in laws.waited]
+        assert places == sorted(places), f"{answer} names what it withdraws in another order than it came in (L4)"
         if answer.outcome in ("stopped", "stopping"):
             assert answer.run_id is not None
             # Of a run that the store never heard of, since it failed or a crash came first, there is a receipt alone.

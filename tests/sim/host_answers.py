@@ -62,6 +62,17 @@ class AnsweringTurn(AsyncTurn):
         prepared = self._core.prepare_named(call.tool, call.arguments, None, call.provider_id)
         return self._core.request_call(prepared._replace(answer=self.answers.of_call(call), size=size))
 
+    def leave(self, params: frames.LeaveAnswer) -> None:
+        """Leave an answer: the session hears of it, or its calls would wait until the run is ended."""
+        told: list[object] = []
+        tell, self._core._tell = self._core._tell, told.append
+        self.answers.leave(params)
+        self._core._tell = tell
+        for message in told:
+            tell(message)
+        if not told and not self._core.token.cancelled:
+            self._watch.break_(f"{self.address.run} has left answer {params.answer}, and its session is not told (L2)")
+
     def may_lie(self, number: int) -> None:
         """Send a part of an answer that is over, if this host lies."""
         if self._broke_protocol is None or self._core.token.cancelled:
@@ -110,7 +121,7 @@ class FrameAnswer:
         finally:
             if self.open:
                 self.open = False
-                self.turn.answers.leave(frames.LeaveAnswer(fence="", answer=self.number, usage=self._usage))
+                self.turn.leave(frames.LeaveAnswer(fence="", answer=self.number, usage=self._usage))
         if kind is None or issubclass(kind, Exception):
             self.turn.may_lie(self.number)
 

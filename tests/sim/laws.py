@@ -86,6 +86,8 @@ class LogLaws:
         # By run: the pids of the trees that it has handed over.
         self.handed: dict[str, set[int]] = {}
         self.waiting: list[str] = []
+        # All that ever waited, each with the seq of its first event.
+        self.waited: dict[str, int] = {}
         self.named: dict[str, str | None] = {}
         self.inputs: dict[str, str] = {}
         self.input_order: list[str] = []
@@ -163,6 +165,7 @@ class LogLaws:
                 assert message not in self.returned, f"{message} waits and was returned (L4)"
                 if message not in self.waiting:
                     self.waiting.append(message)
+                self.waited.setdefault(message, event.seq)
                 self.named[message] = event.data.get("agent")
             case "session.message_returned":
                 message = event.data["message_id"]
