@@ -542,7 +542,7 @@ def test_a_supervisor_that_was_drained_answers_until_it_is_closed(tmp_path: Path
         assert pong is not None
         assert (pong.sessions, pong.phase, pong.awaited) == (0, "serving", 0)
         supervisor.session("s1").status()
-        assert supervisor.drain(0.0)
+        assert supervisor.drain(WAIT_S)
         pong = supervisor.ping(WAIT_S)
         assert pong is not None
         assert (pong.sessions, pong.phase) == (1, "draining")

@@ -210,13 +210,18 @@ class Processes:
     def void_spawn(self, record: RunRecord, process: ProcessRecord, part: Part, at: float) -> None:
         """A granted spawn will not take place. Its tool is notified, even if the permit is on its way."""
         part.end(How.NOT_STARTED, at)
+        owned = self._state.owned.get(process.row.process_id)
+        if owned is not None and owned.row.ending is not None:
+            # A receipt may wait for it. Its actor finds the cell closed, and reports that: see `TreeReports`.
+            process.row = owned.row
+        else:
+            self._state.owned.pop(process.row.process_id, None)
         self.end_row(process, part)
         if process.row.host:
             self._release_host(process.row.process_id)
         if process.row.host and not process.row.call_id:
             return
         self._state.step.now.append(RefuseSpawn(record.id, process.row.call_id, process.row.process_id))
-        self._state.owned.pop(process.row.process_id, None)
 
     def end_row(self, process: ProcessRecord, part: Part) -> None:
         """Write the row of a process that has ended."""
