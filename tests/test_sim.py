@@ -49,6 +49,19 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # A receipt waited for ever: a Stop had named a tree of the session, and the run that had asked for it ended first.
+    "a tree that a Stop ends is voided before its spawn": Schedule(
+        269507841908,
+        Settings(agent="scripted", barrier=Barrier.STRICT),
+        (
+            ("new", "late=4", None, "user", True, None),
+            ("wait", 0.05),
+            ("new", "serve=60", None, "user", True, None),
+            ("steps", 35),
+            ("stop", "immediate", 2, "park", "session", "user", 0.0),
+            ("stop", "graceful", None, None, "run", "user", None),
+        ),
+    ),
     # A result with files was given to the agent before they were durable, where the call's actor had failed.
     "an actor fails at a result with files": Schedule(
         2594152111,

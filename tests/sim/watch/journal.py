@@ -37,7 +37,9 @@ class JournalLaws:
         self.let_go -= {one for _, one in journal}
 
     def keeps(self, kept: KeptStop) -> None:
-        """A Stop is handed to the journal."""
+        """A Stop is handed to the journal. What failed before it came is named: it ended other runs too (law L5)."""
+        if kept.cause is not None and kept.cause.source in FROM_FAULTS and kept.failure is None:
+            self._seen.break_(f"{kept.stop.id} came after {kept.cause.source}, and the journal does not name it (L5)")
         known = self.kept.get(kept.stop.id) if kept.stop.id not in self.let_go else None
         if journal_takes(kept, known):
             self.kept[kept.stop.id] = kept
