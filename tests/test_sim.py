@@ -1895,6 +1895,12 @@ def test_the_command_plays_and_says_what_it_did(capsys: pytest.CaptureFixture[st
     assert said["steps"] > 300
 
 
+def test_the_command_plays_only_those_with_hosts_if_it_is_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    hosted = [seed for seed in range(40) if draw(seed).hosting is not None]
+    assert main.main(["--seeds", "40", "--hosts", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schedules"] == len(hosted) in range(1, 40)
+
+
 def test_the_command_begins_no_schedule_long_before_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the minutes are over nothing waits to be played: the next chunk is taken when one is done."""
     ahead: list[int] = []

@@ -3,6 +3,7 @@
     scripts/sim                       2,000 schedules, the same each time
     scripts/sim --seeds 100000        the first 100,000
     scripts/sim --minutes 10 --fresh  ten minutes of schedules that nobody has seen
+    scripts/sim … --hosts             of these, those whose agents run in hosts
     scripts/sim --seed 42             one schedule: what it is, its timeline, what it breaks
     scripts/sim --mutants             every mutant, until it is caught
     scripts/sim … --json              one document on stdout
@@ -26,6 +27,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Final
 
 from rich.console import Console
@@ -69,8 +71,8 @@ class Tally:
         return json.dumps(said)
 
 
-def play(seeds: range) -> Tally:
-    """Play the schedules of some seeds."""
+def play(seeds: range, *, hosts: bool = False) -> Tally:
+    """Play the schedules of some seeds; `hosts`: those of them whose agents run in hosts."""
     # A schedule leaves little and keeps nothing: to look for it through all modules is lost time. To look seldom is
     # slower again: what is made anew is then in no cache. Frozen once: what is frozen while it is garbage is kept.
     if not gc.get_freeze_count():
@@ -80,6 +82,8 @@ def play(seeds: range) -> Tally:
     with quiet_log():
         for seed in seeds:
             schedule = draw(seed)
+            if hosts and schedule.hosting is None:
+                continue
             try:
                 tally.steps += schedule.play()
             except Exception as error:  # a harness that breaks is a failure of that seed too
@@ -115,9 +119,9 @@ def _progress(console: Console, quiet: bool) -> Progress:
     )
 
 
-def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs: int) -> Tally:
+def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs: int, *, hosts: bool = False) -> Tally:
     """Play chunks of seeds on `jobs` processes. The next chunk is taken when one is done: its time may be over then."""
-    tally = Tally()
+    tally, some = Tally(), partial(play, hosts=hosts)
     with (
         ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
         _progress(console, not console.is_terminal) as progress,
@@ -125,7 +129,7 @@ def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs:
         task = progress.add_task("schedules", total=total)
         said = time.monotonic()
         # One more than there are processes, so that none waits.
-        playing = {pool.submit(play, chunk) for chunk in itertools.islice(chunks, jobs + 1)}
+        playing = {pool.submit(some, chunk) for chunk in itertools.islice(chunks, jobs + 1)}
         while playing:
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
             for one in done:
@@ -134,7 +138,7 @@ def play_all(console: Console, chunks: Iterator[range], total: int | None, jobs:
                 for seed, what in played.broken:
                     # At once: a run of hours may be interrupted.
                     progress.console.print(f"seed {seed} {what}", markup=False, highlight=False)
-            playing |= {pool.submit(play, chunk) for chunk in itertools.islice(chunks, len(done))}
+            playing |= {pool.submit(some, chunk) for chunk in itertools.islice(chunks, len(done))}
             progress.update(task, completed=tally.schedules)
             if not console.is_terminal and time.monotonic() - said > 10:
                 said = time.monotonic()
@@ -188,7 +192,8 @@ def run_seeds(console: Console, options: argparse.Namespace) -> int:
     until = time.monotonic() + 60 * options.minutes if options.minutes else None
     console.print(f"seeds from {first}")
     try:
-        tally = play_all(console, _chunks(first, seeds, until), seeds, options.jobs)
+        total = None if options.hosts else seeds
+        tally = play_all(console, _chunks(first, seeds, until), total, options.jobs, hosts=options.hosts)
     except BrokenProcessPool as error:
         console.print(f"a process that played schedules was ended from outside, so nothing is known: {error}")
         return 2
@@ -264,6 +269,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_count, metavar="N", help=f"how many schedules; {SEEDS:,} by default")
     parser.add_argument("--first", type=int, default=0, metavar="N", help="the seed to begin with; 0 by default")
     parser.add_argument("--fresh", action="store_true", help="begin with a seed that is drawn now")
+    parser.add_argument("--hosts", action="store_true", help="only the schedules whose agents run in hosts")
     parser.add_argument("--minutes", type=_minutes, metavar="M", help="play for so long")
     parser.add_argument("--jobs", type=_count, default=1, metavar="J", help="processes; 1 by default")
     parser.add_argument("--mutants", nargs="?", const="", metavar="NAME", help="hunt the mutants, or those named so")
