@@ -879,6 +879,34 @@ def test_l14_of_what_ends_below_a_process_so_many_are_kept_and_all_are_counted()
         found.close()
 
 
+@pytest.mark.parametrize("last", ["the process", "its child"])
+def test_a_process_that_ends_while_its_tree_is_looked_at_is_counted_and_its_status_is_read(
+    monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    with subprocess.Popen(["/bin/sh", "-c", "sleep 1000 & exec sleep 1000"]) as process:
+        root = offspring.opened(process.pid, None)
+        assert root is not None
+        found = offspring.Offspring(root)
+        until(lambda: not found.look() and len(found.members) == 2, "both")
+        (child,) = [member for member in found.members.values() if member is not root]
+        lives, dies = (root, child) if last == "the process" else (child, root)
+        os.kill(dies.pid, signal.SIGKILL)
+        until(lambda: not dies.alive, "the first end")
+        readable, lives_fd = offspring.readable, lives.fd
+
+        def seen_alive_and_killed(fd: int) -> bool:
+            seen = readable(fd)
+            if fd == lives_fd and not seen:
+                os.kill(lives.pid, signal.SIGKILL)
+                until(lambda: readable(fd), "the last end")
+            return seen
+
+        monkeypatch.setattr(offspring, "readable", seen_alive_and_killed)
+        assert [found.gone, found.gone] == [False, True], "it was alive at the first look"
+        assert (found.reaped, found.status) == (2, -signal.SIGKILL)
+        found.close()
+
+
 def test_l3_what_a_late_thread_starts_after_the_receipt_is_killed_at_once_and_amends_it(
     tmp_path: Path, mark: str
 ) -> None:

@@ -131,14 +131,15 @@ class Offspring:
 
     @property
     def gone(self) -> bool:
-        """True if no member is alive."""
+        """True if no member is alive. One that ends while this looks counts as alive until the next look."""
         self._take_in()
         if not self.root.alive:
             self._read_status()
         for member in list(self.members.values()):
             if member is not self.root and not member.alive:
                 self._over(member)
-        return not any(member.alive for member in self.members.values())
+        # By what is noted now: an end that is seen only here would be in no count, and the status would not be read.
+        return all(member.ended_at is not None for member in self.members.values())
 
     @property
     def how(self) -> How:
