@@ -32,7 +32,7 @@ from tests.test_store import PATIENCE_S, Owner, StandingClock, batch
 
 __all__ = ["kit"]
 
-BOUND_S = 5.0
+BOUND_S = 60.0
 """How long another thread may take for a few calls of the hub, on a machine that has much to do."""
 
 
@@ -467,6 +467,7 @@ async def take(subscription: Subscription, count: int) -> list[int]:
 def test_coroutines_get_the_same_without_a_thread_each(log: Log, hub: EventHub) -> None:
     end = 2 * RING_EVENTS
     log.append(RING_EVENTS)
+    before = threading.active_count()
 
     async def listen() -> list[list[int]]:
         tasks = [asyncio.create_task(take(hub.subscribe("s", start), end - start)) for start in range(100)]
@@ -480,7 +481,7 @@ def test_coroutines_get_the_same_without_a_thread_each(log: Log, hub: EventHub) 
         publisher.start()
         async with asyncio.timeout(PATIENCE_S):
             got = await asyncio.gather(*tasks)
-        assert threading.active_count() < 50
+        assert threading.active_count() < before + 50
         publisher.join(PATIENCE_S)
         return got
 
@@ -610,7 +611,11 @@ def test_l14_publishing_waits_for_no_consumer_wherever_it_is_paused(consume: Con
     with stopped:
         subscription = hub.subscribe("s", ephemeral=True, timeout=0.05)
         has_nothing = lambda: not (subscription._taken or subscription._ephemeral or subscription._passing)  # noqa: E731
-        consume(subscription, got)
+        acts = -1
+        while acts != stopped.acts:
+            # Again: its timeout may have ended it before it came to the lines at which it waits.
+            acts = stopped.acts
+            consume(subscription, got)
     # What came while it was ending by its timeout.
     consume(subscription, got)
     assert stopped.stuck is None, f"another thread waited for the one that was stopped at {stopped.stuck}"

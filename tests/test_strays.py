@@ -31,6 +31,7 @@ from supervisor import Agent, Config, Supervisor
 from supervisor.clock import SystemClock
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
+from supervisor.containment.guard.unix import readable
 from supervisor.daemon.serve import DaemonExit
 from supervisor.executor import _ON_THREADS
 from supervisor.http.health import diagnose
@@ -892,7 +893,7 @@ def test_a_process_that_ends_while_its_tree_is_looked_at_is_counted_and_its_stat
         lives, dies = (root, child) if last == "the process" else (child, root)
         os.kill(dies.pid, signal.SIGKILL)
         until(lambda: not dies.alive, "the first end")
-        readable, lives_fd = offspring.readable, lives.fd
+        lives_fd = lives.fd
 
         def seen_alive_and_killed(fd: int) -> bool:
             seen = readable(fd)
@@ -945,7 +946,7 @@ def test_l3_a_process_of_a_clean_up_is_not_signalled_before_the_grace_is_over(tm
             process = await asyncio.create_subprocess_exec("sleep", "0.3")
             status.append(await process.wait())
 
-    with started(tmp_path, agent, grace_s=5.0) as supervisor:
+    with started(tmp_path, agent, grace_s=WAIT_S) as supervisor:
         run_id = say(supervisor.session("s"))
         assert waiting.wait(WAIT_S)
         stop(supervisor.session("s"))
@@ -974,7 +975,7 @@ def test_l3_a_process_of_a_clean_up_that_is_ahead_of_the_end_of_its_run_is_not_s
             status.append(await process.wait())
 
     monkeypatch.setattr(Strays, "end", end_later)
-    with started(tmp_path, agent, grace_s=30.0) as supervisor:
+    with started(tmp_path, agent, grace_s=WAIT_S) as supervisor:
         run_id = say(supervisor.session("s"))
         assert waiting.wait(WAIT_S)
         stop(supervisor.session("s"))
