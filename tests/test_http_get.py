@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from actors import AsyncTurn, Invalid, ToolResult
 from supervisor import Config
-from supervisor.tools.http_get import GET_MAX_BYTES, REDIRECTS_MAX
+from supervisor.tools.http_get import GET_MAX_BYTES, REDIRECTS_MAX, _unpacking
 from tests.kit import WAIT_S, Kit, check_rest, kit, log, say, stop
 
 __all__ = ["kit"]
+
+
+def packed(body: bytes, times: int) -> bytes:
+    for _ in range(times):
+        body = gzip.compress(body)
+    return body
 
 
 class Server(ThreadingHTTPServer):
@@ -36,20 +44,30 @@ class Handler(BaseHTTPRequestHandler):
         assert isinstance(server, Server)
         server.asked.append(self.path)
         what, _, rest = self.path[1:].partition("/")
-        location, body = "", b"hello"
+        location, body, coding = "", b"hello", ""
+        charset = rest if what == "charset" else "utf-8"
         if what == "again":
             location = f"/again/{int(rest) - 1}" if rest != "0" else "/"
         elif what == "elsewhere":
             location = server.url.replace("127.0.0.1", "localhost") + "/"
         elif what == "large":
             body = b"x" * int(rest)
+        elif what == "packed":
+            times, _, size = rest.partition("/")
+            body, coding = packed(b"x" * int(size), int(times)), ", ".join(["gzip"] * int(times))
+        elif what == "broken":
+            coding = rest
+        elif what == "charset":
+            body = "grüße".encode("latin-1" if rest == "latin-1" else "utf-8")
         elif what == "held":
             server.held.set()
             server.go_on.wait(WAIT_S)
         self.send_response(302 if location else 404 if what == "none" else 200)
         if location:
             self.send_header("Location", location)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Type", f"text/plain; charset={charset}")
+        if coding:
+            self.send_header("Content-Encoding", coding)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         try:
@@ -130,6 +148,37 @@ def test_l14_it_follows_redirects_and_returns_text_up_to_its_limits(kit: Kit, se
     assert enough.content.endswith("hello")
     assert one_more.is_error
     assert f"too many redirects; expected at most {REDIRECTS_MAX}" in one_more.content
+
+
+def test_l14_what_is_packed_is_unpacked_up_to_the_limit_and_no_further(kit: Kit, server: Server) -> None:
+    large = 50 * GET_MAX_BYTES
+    paths = ("packed/1/10", f"packed/1/{large}", f"packed/2/{large}", "broken/gzip", "broken/br")
+    whole, over, twice, broken, unknown = got(kit, *(f"{server.url}/{path}" for path in paths))
+    assert whole.content.endswith("\n\n" + "x" * 10)
+    assert over.content.endswith("x" * 80 + f"\n[the first {GET_MAX_BYTES} bytes; there are more]")
+    for result, why in ((twice, "got gzip, gzip"), (broken, "incorrect header check"), (unknown, "got br")):
+        assert result.is_error
+        assert why in result.content
+    unpack = _unpacking(httpx.Response(200, headers={"Content-Encoding": "gzip"}))
+    assert unpack(packed(b"x" * large, 1), 100) == b"x" * 100
+
+
+@pytest.mark.parametrize(
+    ("charset", "shown"),
+    [
+        ("latin-1", "grüße"),
+        ("no-such", "grüße"),
+        # They would block the daemon's tasks for long, or cannot be used for texts.
+        ("punycode", "grüße"),
+        ("idna", "grüße"),
+        ("hex", "grüße"),
+    ],
+)
+def test_the_text_has_the_encoding_that_it_names_if_that_is_one_of_texts(
+    kit: Kit, server: Server, charset: str, shown: str
+) -> None:
+    (result,) = got(kit, f"{server.url}/charset/{charset}")
+    assert result.content.endswith(f"\n\n{shown}")
 
 
 def test_l1_a_stop_while_it_waits_ends_it_and_the_result_names_the_request(kit: Kit, server: Server) -> None:

@@ -6,7 +6,9 @@ and its host is checked as that of the first one was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+import zlib
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +26,11 @@ GET_TIMEOUT_S: Final = 30.0
 GET_MAX_S: Final = 120.0
 """How long all of it may take."""
 REDIRECTS_MAX: Final = 5
+
+_ASKED: Final = {"Accept-Encoding": "gzip"}
+_PACKED: Final = frozenset({"gzip", "x-gzip"})
+_SLOW: Final = frozenset({"punycode", "idna"})
+"""Encodings that are no page's, and whose decoders take the square of the size."""
 
 
 class HttpGet:
@@ -49,12 +56,12 @@ class HttpGet:
             async with httpx.AsyncClient(timeout=GET_TIMEOUT_S, trust_env=False) as client:
                 at = self._checked(url)
                 for _ in range(REDIRECTS_MAX + 1):
-                    async with token.guard(f"GET {at.host}"), client.stream("GET", at) as answer:
+                    async with token.guard(f"GET {at.host}"), client.stream("GET", at, headers=_ASKED) as answer:
                         location = answer.headers.get("location")
                         if not (answer.is_redirect and location):
                             return await _shown(answer)
                     at = self._checked(str(at.join(location)))
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, zlib.error) as error:
             raise Invalid(
                 "nothing could be got",
                 expected="a URL of a server that answers",
@@ -93,15 +100,35 @@ class HttpGet:
 async def _shown(answer: Response) -> str:
     """Return the head and the text of an answer, up to its bound."""
     data = bytearray()
-    async for piece in answer.aiter_bytes():
-        data += piece
+    unpack = _unpacking(answer)
+    async for piece in answer.aiter_raw():
+        data += unpack(piece, GET_MAX_BYTES + 1 - len(data))
         if len(data) > GET_MAX_BYTES:
             break
     cut = f"\n[the first {GET_MAX_BYTES} bytes; there are more]" if len(data) > GET_MAX_BYTES else ""
-    encoding = answer.charset_encoding or "utf-8"
-    try:
-        text = bytes(data[:GET_MAX_BYTES]).decode(encoding, errors="replace")
-    except LookupError:
-        text = bytes(data[:GET_MAX_BYTES]).decode(errors="replace")
+    text = bytes(data[:GET_MAX_BYTES]).decode(_encoding(answer), errors="replace")
     kind = answer.headers.get("content-type", "no content type")
     return f"{answer.status_code} {answer.reason_phrase}, {kind}\n\n{text}{cut}"
+
+
+def _unpacking(answer: Response) -> Callable[[bytes, int], bytes]:
+    """Return what unpacks a piece of an answer, up to a size.
+
+    Not by httpx: a few bytes can be packed so that they become more than there is memory, all at once.
+    """
+    coding = answer.headers.get("content-encoding", "").strip().lower()
+    if coding in ("", "identity"):
+        return lambda piece, size: piece[:size]
+    if coding in _PACKED:
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress
+    raise Invalid("the answer cannot be read", expected="one that is packed with gzip, or not at all", got=coding[:200])
+
+
+def _encoding(answer: Response) -> str:
+    """Return the encoding of the text: the one that the answer names, if it can be used."""
+    try:
+        name = codecs.lookup(answer.charset_encoding or "utf-8").name
+        b"?".decode(name, errors="replace")
+    except (LookupError, ValueError):
+        return "utf-8"
+    return "utf-8" if name in _SLOW else name
