@@ -24,7 +24,7 @@ from supervisor.config import LIMITS, absolute, is_limits, is_number
 from supervisor.mcp_server import SETTINGS as MCP
 from supervisor.mcp_server import McpServer
 from supervisor.presets import COMMAND, MODEL, PRESETS, Preset
-from supervisor.variables import is_environment, is_text, is_texts, is_url, read_variables
+from supervisor.variables import is_environment, is_text, is_texts, is_url, names_of, read_variables, shown_url
 
 RUNTIME: Final = Path(__file__).parent / "hosts" / "countermand_host.py"
 """The host of a Python agent: run by the agent's own interpreter."""
@@ -243,7 +243,7 @@ class Agent:
                 raise Invalid(
                     f"the key {self._key(key)!r} is for {whose}",
                     expected=expected + (", or names of tools without a ':'" if key == "tools" else ""),
-                    got=shown(value),
+                    got=names_of(value) if key == "options" else shown(value),
                     remedy=f"leave {key} out"
                     if key in MODEL_KEYS or self._is_model
                     else f"say it in the command, and leave {key} out",
@@ -343,12 +343,10 @@ class Agent:
         return found
 
     def _invalid(self, key: str, expected: str, got: object) -> Invalid:
-        # The environment may hold secrets.
-        value = ", ".join(map(str, got)) if key == "env" and isinstance(got, Mapping) else shown(got)
         return Invalid(
             f"the key {self._key(key)!r} has an invalid value",
             expected=expected,
-            got=value,
+            got={"env": names_of, "options": names_of, "base_url": shown_url}.get(key, shown)(got),
             remedy=f"change {key}, or leave it out for its default",
         )
 

@@ -17,7 +17,7 @@ from actors.errors import Invalid
 from actors.plugin.registration import duration
 from actors.text import shown
 from supervisor.config import absolute
-from supervisor.variables import is_environment, is_text, is_texts, is_url, read_variables
+from supervisor.variables import is_environment, is_text, is_texts, is_url, names_of, read_variables, shown_url
 
 SETTINGS: Final = "COUNTERMAND_MCP"
 """The variable of a host with its servers, as an object in JSON: the keys of each, by its name."""
@@ -158,12 +158,10 @@ class McpServer:
         return _VARIABLE.sub(lambda found: variables[found[1]], text)
 
     def _invalid(self, key: str, expected: str, got: object) -> Invalid:
-        # Their values may be secrets.
-        secret = key in ("env", "headers") and isinstance(got, Mapping)
         return Invalid(
             f"the key {self._key(key)!r} has an invalid value",
             expected=expected,
-            got=", ".join(map(str, got)) if secret and isinstance(got, Mapping) else shown(got),
+            got={"env": names_of, "headers": names_of, "url": shown_url}.get(key, shown)(got),
             remedy=f"change {key}, or leave it out",
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from actors.errors import Invalid
+from actors.text import shown
 
 FILE_MAX_BYTES: Final = 1_048_576
 
@@ -80,3 +81,14 @@ def is_texts(value: object) -> bool:
 def is_url(value: object) -> bool:
     """Return True if `value` is an address without a user or a query: those are secrets, which are shown nowhere."""
     return is_text(value) and _URL.fullmatch(str(value)) is not None
+
+
+def names_of(value: object) -> str:
+    """Return the names of a table whose values may be secret, for an error; of anything else, what it is."""
+    return ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
+
+
+def shown_url(value: object) -> str:
+    """Return what was given for an address, for an error; nothing of one that may have a secret."""
+    secret = isinstance(value, str) and any(mark in value for mark in "@?#")
+    return "an address that has a user, or a key" if secret else shown(value)

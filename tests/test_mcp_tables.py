@@ -12,7 +12,7 @@ import pytest
 from actors import Invalid
 from supervisor import Agent, Config, McpServer
 from supervisor.daemon.mcp_tables import MCP_KEYS
-from supervisor.daemon.settings import as_toml
+from supervisor.daemon.settings import WrongSettings, as_toml
 from supervisor.supervisor import plugins_of
 from supervisor.variables import FILE_MAX_BYTES
 from tests.test_settings import source, wrong
@@ -159,6 +159,31 @@ def test_the_values_of_variables_and_headers_are_in_no_error() -> None:
     assert SECRET not in str(caught.value)
     with pytest.raises(Invalid) as caught:
         McpServer(command="c", headers={"Authorization": SECRET})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"[mcp]\na = 'server'\n[mcp.b]\ncommand = 'c'\nenv = {{ TOKEN = '{SECRET}' }}",
+        f"[mcp]\ncommand = 'c'\nenv = {{ TOKEN = '{SECRET}' }}",
+        f"mcp = '{SECRET}'",
+        f"[mcp.a]\ncommand = 'c'\nenv = ['TOKEN={SECRET}']",
+        f"[mcp.a]\nurl = 'http://h'\nheaders = 'Authorization: Bearer {SECRET}'",
+        f"[mcp.a]\nurl = 'http://h/mcp?key={SECRET}'",
+        f"[mcp.a]\nurl = 'http://me:{SECRET}@h/mcp'",
+        f"[agents]\na = 5\n[agents.b]\nrun = 'm:f'\nenv = {{ TOKEN = '{SECRET}' }}",
+        f"[agents.a]\nrun = 'm:f'\nenv = ['TOKEN={SECRET}']",
+        f"[agents.a]\npreset = 'openai'\nmodel = 'm'\nbase_url = 'http://me:{SECRET}@h'",
+        f"[agents.a]\npreset = 'openai'\nmodel = 'm'\noptions = {{ stream = true, user = '{SECRET}' }}",
+        f"[agents.a]\nrun = 'm:f'\noptions = {{ extra_headers = {{ X = '{SECRET}' }} }}",
+    ],
+)
+def test_what_may_be_a_secret_is_in_no_error_of_the_settings_whatever_is_wrong_with_it(
+    tmp_path: Path, text: str
+) -> None:
+    with pytest.raises(WrongSettings) as caught:
+        source(tmp_path, text).load()
     assert SECRET not in str(caught.value)
 
 

@@ -36,6 +36,7 @@ from supervisor.daemon.mcp_tables import McpTables
 from supervisor.daemon.plug_ins import plug_in_tool
 from supervisor.mcp_server import McpServer
 from supervisor.supervisor import plugins_of
+from supervisor.variables import names_of
 
 PREFIX: Final = "COUNTERMAND_"
 # Variables with our prefix that are not settings.
@@ -379,7 +380,8 @@ class _Loading:
             Invalid(
                 f"{source}: the key {key!r} has an invalid value",
                 expected=expected,
-                got=shown(got),
+                # The table of an agent, or of an MCP server, may hold secrets.
+                got=names_of(got) if key.partition(".")[0] in ("agents", "mcp") else shown(got),
                 remedy=f"change {key}, or leave it out for its default",
             )
         )
