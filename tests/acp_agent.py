@@ -1,7 +1,8 @@
 """A stand-in for a program that speaks ACP, with the faults that such programs have. The standard library alone.
 
 It keeps its sessions in the folder `sessions` of its working directory, and there in `log`, a line for each request,
-what it was asked. What it does for a prompt is said by the last line of that, in words:
+what it was asked, and `end` before it answers a prompt. What it does for a prompt is said by the last line of that,
+in words:
 
     say TEXT      says it
     after SECONDS says something so long after it was asked
@@ -132,6 +133,7 @@ class Agent:
             reason = "end_turn" if "end_turn" in self.faults else "cancelled"
             if "slow" in self.faults:
                 time.sleep(0.05)
+        self.log("end", reason)
         self.write(id=number, result={"stopReason": reason})
         if "chatter" in self.faults:
             self.say("after the end")

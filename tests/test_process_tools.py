@@ -18,21 +18,21 @@ from actors.model import How, Mode, PartKind, Receipt, Row
 from actors.plugin.registration import Tool, Unloaded
 from supervisor import SessionHandle
 from tests import process_tools
-from tests.kit import WAIT_S, Kit, check_rest, log, poison, rows, say, stop, until
+from tests.kit import GRACE_S, WAIT_S, Kit, check_rest, log, poison, rows, say, stop, until
 
 TOOLS = [value for value in vars(process_tools).values() if getattr(value, "isolation", None) == "process"]
 SPELLED = "tests.process_tools:counts"
 
 
-def calling(kit: Kit, name: str, **arguments: Any) -> tuple[SessionHandle, str]:
-    """Begin a run whose agent calls one tool."""
+def calling(kit: Kit, name: str, grace_s: float = GRACE_S, **arguments: Any) -> tuple[SessionHandle, str]:
+    """Begin a run whose agent calls one tool; `grace_s` is long where that is to clean up, however busy the machine."""
 
     def agent(turn: Turn) -> list[Any]:
         result = turn.call(name, **arguments)
         return [result.outcome, result.content, result.is_error, result.data]
 
     (tool,) = [one for one in TOOLS if Tool(one).name == name]
-    session = kit.session(agent, tools=[tool])
+    session = kit.session(agent, tools=[tool], grace_s=grace_s)
     return session, say(session)
 
 
@@ -168,7 +168,7 @@ def test_a_stop_kills_one_that_ignores_everything_and_all_that_it_started(kit: K
 
 def test_a_stop_is_raised_in_the_code_which_cleans_up(kit: Kit, tmp_path: Path) -> None:
     file = tmp_path / "file"
-    session, run_id = calling(kit, "tidy", file=str(file))
+    session, run_id = calling(kit, "tidy", WAIT_S, file=str(file))
     begun(file)
     stop(session)
     assert session.receipt(run_id, timeout=WAIT_S).complete
@@ -177,7 +177,7 @@ def test_a_stop_is_raised_in_the_code_which_cleans_up(kit: Kit, tmp_path: Path) 
 
 def test_the_deadline_of_a_call_ends_its_process_and_the_run_continues(kit: Kit, tmp_path: Path) -> None:
     file = tmp_path / "file"
-    session, run_id = calling(kit, "slow", file=str(file))
+    session, run_id = calling(kit, "slow", WAIT_S, file=str(file))
     outcome, content, _, _ = result_of(session, run_id)
     assert outcome == "interrupted"
     assert "deadline" in content

@@ -84,10 +84,15 @@ def test_l3_nothing_is_left_of_a_program_whenever_its_daemon_is_killed(
 
 @pytest.mark.parametrize("faults", FAULTS)
 def test_l1_a_program_that_takes_no_cancel_is_ended_and_says_nothing_after_it(stand: Stand, faults: str) -> None:
-    session = stand.session()
+    session = stand.session(grace_s=WAIT_S)
     run_id = say(session, f"work hold {faults}")
     at_step(session, run_id, 2)
     stop(session)
+    # No grace is so long that it has certainly read that by then; what ignores it, or its SIGTERM, waits for no end.
+    until(lambda: stand.noted("session/cancel"), "it to be asked")
+    if not {"deaf", "mute"} & set(faults.split()):
+        until(lambda: stand.noted("end"), "what it does then")
+    stop(session, mode="immediate")
     receipt = receipt_of(session, run_id)
     assert receipt.complete, receipt
     assert stand.kit.alive() == []
@@ -305,7 +310,8 @@ def test_l2_what_a_person_declines_is_rejected_and_never_began(stand: Stand) -> 
 
 @pytest.mark.parametrize("way", ["stop", "takeover"])
 def test_l5_a_stop_cancels_what_waits_and_nobody_has_rejected_it(stand: Stand, way: str) -> None:
-    session = stand.session()
+    # It is not killed before it has read that its question is cancelled.
+    session = stand.session(grace_s=WAIT_S)
     run_id = say(session, "ask")
     call_id = asking(session)
     if way == "stop":

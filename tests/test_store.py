@@ -49,7 +49,7 @@ from supervisor.store.reader import IDLE_MAX, SqliteReader
 from supervisor.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parent.parent
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class StandingClock:

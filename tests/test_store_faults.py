@@ -35,7 +35,7 @@ from tests.store_kit import small_disk
 from tests.test_store import Owner, StandingClock, batch, hold_group, load, text, write
 
 ROOT = Path(__file__).parent.parent
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 STORE = "store.sqlite3"
 
 
@@ -136,6 +136,13 @@ class Child:
     def stop(self, **fields: Any) -> Any:
         return self.ask("Stop", source="user.test", reason="enough", **fields)
 
+    def stop_on_record(self, **fields: Any) -> Any:
+        """Stop, and again until the answer says that the journal has it: a slow disk may make that late."""
+        answer = self.stop(**fields)
+        while not answer["journalled"] and not answer["durable"]:
+            answer = self.stop(**fields)
+        return answer
+
     def journalled(self) -> bool:
         health = self.ask("health")["journal"]
         return bool(health["kept"]) and not health["unwritten"]
@@ -161,14 +168,18 @@ LOCK = """
     other.execute("BEGIN IMMEDIATE")
     print("locked", flush=True)
     time.sleep(float(sys.argv[2]))
+    sys.stdin.readline()
 """
 
 
 @contextmanager
 def locked_by_another(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
-    """Another process holds the file's lock, for so long or until the end."""
+    """Another process holds the file's lock: for so long, and until it gets a line or this is left."""
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(LOCK), str(path), str(seconds)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(LOCK), str(path), str(seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         assert process.stdout is not None
@@ -198,6 +209,9 @@ def test_locked_for_8_s_by_another_process_costs_time_and_nothing_else(tmp_path:
             until(lambda: supervisor.store_health().state == "slow", "health says that it waits")
             until(lambda: supervisor.store_health().journal.kept == 1, "it is in the journal")
             assert not taken, "what is not durable is not answered"
+            assert locker.stdin is not None
+            locker.stdin.write("go\n")
+            locker.stdin.flush()
             locker.wait(PATIENCE_S)
             later.join(WAIT_S)
         assert taken, "the message was taken"
@@ -269,10 +283,8 @@ def test_l12_a_stop_that_is_said_to_be_journalled_survives_kill_9_right_after_it
             if store == "fails":
                 limit = resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(daemon.process.pid, resource.RLIMIT_FSIZE, (1_024, limit[1]))
-            # No look at the journal in between: the answer is all that its sender has. A slow disk may make it late.
-            answer = daemon.stop(id="the-stop")
-            while not answer["journalled"] and not answer["durable"]:
-                answer = daemon.stop(id="the-stop")
+            # No look at the journal in between: the answer is all that its sender has.
+            answer = daemon.stop_on_record(id="the-stop")
             daemon.kill()
     assert (answer["run_id"], answer["durable"], answer["journalled"]) == (run["run_id"], False, True)
     left = StopJournal(tmp_path / f"{STORE}-stops")
@@ -339,7 +351,7 @@ def test_l10_the_answer_in_the_journal_stands_after_a_kill(tmp_path: Path) -> No
             # The second is aimed at what the first has withdrawn, the third at what it has stopped.
             for asked in (stop(), stop(run_id=waiting["run_id"]), stop(run_id=run["run_id"])):
                 fields = {"id": asked.id} if asked.run_id is None else {"id": asked.id, "run_id": asked.run_id}
-                told[asked] = answer = daemon.stop(**fields)
+                told[asked] = answer = daemon.stop_on_record(**fields)
                 assert (answer["durable"], answer["journalled"]) == (False, True)
             daemon.kill()
     assert [answer["outcome"] for answer in told.values()][:2] == ["stopped", "already_over"]

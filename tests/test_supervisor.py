@@ -107,16 +107,21 @@ def test_a_part_that_cannot_be_ended_keeps_no_other_from_being_ended(kit: Kit) -
 
 
 def test_a_signal_handler_that_closes_what_its_thread_is_closing_is_refused_and_blocks_nothing(kit: Kit) -> None:
-    supervisor = kit.start(waits)
+    go = kit.gate()
+    supervisor = kit.start(lambda turn: go.wait())
     say(supervisor.session("s"))
     told: list[bool] = []
-    before = signal.signal(signal.SIGTERM, lambda *_: told.append(supervisor.close()))
+
+    def handler(*_: object) -> None:
+        told.append(supervisor.close())
+        go.set()
+
+    before = signal.signal(signal.SIGTERM, handler)
     try:
         sender = interrupt_when(lambda: draining(supervisor), signal.SIGTERM)
-        # A drain that outlasts the signal: the handler's word is awaited below, whenever it comes.
-        supervisor.close(1.0)
+        # The run ends, and with it the drain, when the handler has its answer.
+        supervisor.close(WAIT_S)
         sender.join(WAIT_S)
-        until(lambda: told)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert told == [False]

@@ -242,7 +242,7 @@ def test_restarted_in_a_tool_that_has_left_its_session_it_is_back_at_once(servic
 
 
 def test_a_reload_changes_what_it_may_and_touches_no_run(service: Service) -> None:
-    service.seed(s1="echo begun; sleep 9999")
+    service.seed(s1="sleep 9999 & echo begun; wait")
     service.install()
     service.start()
     service.wait_output("s1", "begun")
