@@ -112,6 +112,9 @@ class Output:
 
     def take(self) -> list[Piece]:
         """The text since the last `take`, neighbours of one stream joined, at most one marker ever."""
+        if len(self._pieces) < 2:
+            taken, self._pieces = self._pieces, []
+            return taken
         joined: list[Piece] = []
         run: list[str] = []
         for index, piece in enumerate(self._pieces):
@@ -139,6 +142,8 @@ class Output:
             self._decode_skimmed()
 
     def _decode_skimmed(self) -> None:
+        if not self._skimmed:
+            return
         skimmed = list(self._skimmed)
         self._skimmed.clear()
         self._skimmed_bytes = 0
