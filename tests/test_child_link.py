@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from msgspec.structs import replace
 
 from actors.gate.token import CancelToken
 from actors.messages import ChildClosed, ChildReport, ChildStarted, ProcessEnded, ProcessNews, ProcessRemaining
@@ -102,6 +103,30 @@ def test_one_whose_session_was_deleted_is_gone_and_never_said_not_to_have_begun(
     assert isinstance(closed, ChildClosed)
     assert isinstance(ended, ProcessEnded)
     assert (ended.how, ended.proven) == (How.GONE, True)
+
+
+@pytest.mark.parametrize("how", [None, How.ABANDONED])
+def test_what_a_receipt_named_of_one_whose_session_was_deleted_is_gone(how: How | None) -> None:
+    """A session is deleted when all that can be seen of it has ended."""
+    one, filed = link(), receipt(complete=False)
+    filed = replace(
+        filed, rows=(*(replace(row, how=how) for row in filed.rows), Row(PartKind.AGENT, "a", how=How.RAISED))
+    )
+    one.heard(replace(FILED, receipt=filed), 5.0)
+    (ended,) = one.heard(ChildReport("run_1", None, final=True), 9.0)
+    assert isinstance(ended, ProcessEnded)
+    assert (ended.how, ended.proven, ended.at) == (How.CANCELLED, True, 9.0)
+    assert [(row.how, row.ended_at) for row in ended.rows] == [(How.GONE, 9.0), (How.RAISED, None)]
+
+
+def test_what_a_deleted_one_had_out_of_reach_stays_so() -> None:
+    one, filed = link(), receipt(complete=False)
+    filed = replace(filed, rows=(*filed.rows, Row(PartKind.SUBPROCESS, "orphans", how=How.OUT_OF_REACH)))
+    one.heard(replace(FILED, receipt=filed), 5.0)
+    (ended,) = one.heard(ChildReport("run_1", None, final=True), 9.0)
+    assert isinstance(ended, ProcessEnded)
+    assert ended.how is How.OUT_OF_REACH
+    assert [row.how for row in ended.rows] == [How.GONE, How.OUT_OF_REACH]
 
 
 def test_only_a_question_that_comes_again_says_since_when_it_has_been_asked() -> None:

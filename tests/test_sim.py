@@ -49,6 +49,19 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The store was asked for the receipt of a child run. It was not waited for: its session was deleted meanwhile.
+    "a child run ends late, and its session is deleted at once": Schedule(
+        73009360361,
+        Settings(agent="scripted", passivate_s=1.0, max_tokens=2),
+        (
+            ("new", "left_delegate=other/late:9 answer_left=1", None, "user", True, None),
+            ("steps", 15),
+            ("wait", 9.0),
+            ("hold", True),
+            ("idle", 4),
+            ("child", 0, ("delete",)),
+        ),
+    ),
     # A receipt waited for ever: a Stop had named a tree of the session, and the run that had asked for it ended first.
     "a tree that a Stop ends is voided before its spawn": Schedule(
         269507841908,

@@ -76,12 +76,16 @@ class Parents:
             return
         children, waiting = self._live.protocol.child_runs, []
         for asked in self._asked:
+            if asked.reading:
+                # What the store has stands, also if the session is deleted meanwhile: `found`.
+                waiting.append(asked)
+                continue
             report, run_id = children.report(asked.wanted), asked.wanted.run_id
             if report is not None:
                 self._tell(asked, report)
                 continue
             waiting.append(asked)
-            if not asked.reading and children.in_store(run_id):
+            if children.in_store(run_id):
                 asked.reading = True
                 self._ports.store.find_run(self._live.session, run_id, self._owner)
         self._asked = waiting

@@ -48,7 +48,7 @@ from actors.messages import (
     ProcessNews,
     ProcessRemaining,
 )
-from actors.model import How, Provenance
+from actors.model import How, Provenance, Receipt
 from actors.ports import ChildSpec
 from actors.run_status import RunStatus
 
@@ -101,7 +101,8 @@ class ChildLink:
             # It was there: its session was deleted meanwhile.
             status = known.status if known.closed else RunStatus.FAILED
             error = known.error if known.closed else DELETED
-            report = msgspec.structs.replace(known, status=status, error=error, final=True)
+            receipt = None if known.receipt is None else _all_gone(known.receipt, at)
+            report = msgspec.structs.replace(known, status=status, error=error, receipt=receipt, final=True)
         self.seen = report
         return [news for news in self.news(at) if known is None or not _told(news, known)]
 
@@ -144,6 +145,16 @@ class ChildLink:
             note=note,
             child=report,
         )
+
+
+def _all_gone(receipt: Receipt, at: float) -> Receipt:
+    """Return the receipt of a run that was deleted, which waits until all that can be seen of it has ended."""
+    left = (None, How.ABANDONED)
+    rows = tuple(
+        msgspec.structs.replace(row, how=How.GONE, ended_at=at) if row.how in left else row for row in receipt.rows
+    )
+    complete = all(row.how is not How.OUT_OF_REACH for row in rows)
+    return msgspec.structs.replace(receipt, rows=rows, complete=complete, ended_at=at)
 
 
 def how_of(report: ChildReport) -> How:
