@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -59,6 +61,74 @@ def trial(desk: Desk, tmp_path: Path) -> Desk:
     desk.env["TMPDIR"] = str(tmp_path / "tmp")
     (tmp_path / "tmp").mkdir()
     return desk
+
+
+# ── An agent that is not installed ────────────────────────────────────────────────────────────────
+
+
+MISSING = {
+    "a program": (
+        "preset = 'claude-code'\nenv = {PATH = '/nowhere'}",
+        (
+            "the agent bad cannot be loaded: the program 'claude' cannot be started; expected a program on the PATH of "
+            "the host, or a path; got there is no such program; PATH is /nowhere; to do: npm install -g "
+            "@anthropic-ai/claude-code, or name it in the key 'command' of the agent (PATH: key 'env')"
+        ),
+    ),
+    "a package": (
+        "run = 'bad:answer'\npath = ['FOLDER']",
+        (
+            "the agent bad cannot be loaded: No module named 'no_such_sdk' (FOLDER/bad.py, line 1), when bad:answer "
+            f"was loaded; expected it to be installed for {sys.executable}, or in a directory of the key 'path'; "
+            "to do: install the package that has it, or name an interpreter that has it in the key 'python'"
+        ),
+    ),
+    "a command": (
+        "command = ['/no/such/program']",
+        (
+            "the host of agent bad could not be started: cannot execute '/no/such/program': No such file or directory; "
+            "to do: install it, or name another in the key 'command'"
+        ),
+    ),
+}
+
+
+def missing(desk: Desk, tmp_path: Path, which: str, more: str = "") -> tuple[str, str]:
+    """A configuration with an agent that is not installed; returns its path, and what is to be said of it."""
+    (tmp_path / "bad.py").write_text("import no_such_sdk\n")
+    table, fault = (text.replace("FOLDER", str(tmp_path)) for text in MISSING[which])
+    return written(desk, tmp_path, f"[agents.bad]\n{table}\n{more}"), fault
+
+
+def said_once(done: CompletedProcess[str], fault: str) -> None:
+    shown = done.stdout + done.stderr
+    assert [line.count(fault) for line in shown.splitlines() if fault in line] == [1], shown
+    assert shown.count("cannot be loaded") + shown.count("could not be started") == 1, shown
+    assert "Traceback" not in shown
+
+
+@pytest.mark.parametrize("which", MISSING)
+def test_what_is_not_installed_is_said_once_wherever_a_daemon_is_asked(desk: Desk, tmp_path: Path, which: str) -> None:
+    config, fault = missing(desk, tmp_path, which)
+    desk.serve("--config", config)
+    until(lambda: state(desk, "bad") == "broken", "it to be tried")
+    sent = desk.run("", "send", "s1", "--agent", "bad", "--wait", "hello")
+    assert sent.returncode == 4
+    said_once(sent, fault)
+    said_once(desk.run("hello\n", "chat", "--session", "s2", "--agent", "bad"), fault)
+    (run,) = desk.json("runs", "s1")
+    for command in (("runs", "s1"), ("why", run["run_id"]), ("agents",), ("doctor",), ("logs",)):
+        said_once(desk.run("", *command), fault)
+    assert "run.output" not in desk.run("", "events", "s1").stdout
+    said_once(desk.run("", "agents", "reload", "bad"), fault)
+
+
+@pytest.mark.parametrize("which", MISSING)
+def test_what_is_not_installed_is_said_once_without_a_daemon(trial: Desk, tmp_path: Path, which: str) -> None:
+    config, fault = missing(trial, tmp_path, which, "spares = 0\n")
+    said_once(trial.run("", "config", "check", "--config", config), fault)
+    said_once(trial.run("", "agents", "try", "bad", "hello", "--config", config), fault)
+    said_once(trial.run("hello\n", "chat", "--agent", "bad", "--config", config), fault)
 
 
 # ── With a daemon ─────────────────────────────────────────────────────────────────────────────────
@@ -272,8 +342,8 @@ def test_the_check_of_a_configuration_starts_its_agents(trial: Desk, tmp_path: P
     config = written(trial, tmp_path, "[agents.bad]\nrun = 'no_such_module:answer'\nspares = 0\n")
     done = trial.run("", "config", "check", "--config", config)
     assert done.returncode == 2
-    assert "the agent 'bad' cannot be started" in done.stderr
-    assert "No module named 'no_such_module'" in done.stderr
+    assert done.stderr.startswith("countermand: the agent bad cannot be loaded: No module named 'no_such_module'")
+    assert len(done.stderr.splitlines()) == 1
     assert left(trial) == []
 
 

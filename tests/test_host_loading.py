@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import textwrap
 from pathlib import Path
 
+from supervisor.hosts.runtime.loading import PACKAGES
 from tests.host_kit import RUNTIME, Daemon, python_host
 
 
@@ -97,3 +99,26 @@ def test_the_installed_package_is_loaded_for_a_name_that_is_not_here_and_not_bef
     with python_host(tmp_path, code, python=python) as host:
         host.hello()
         assert host.answered(host.run())["result"]["value"] == [False, 1, True]
+
+
+def test_the_package_that_has_a_module_is_named_for_all_that_adapters_and_models_import() -> None:
+    runtime = RUNTIME.parent / "runtime"
+    imported = set()
+    for file in (*(runtime / "adapters").glob("*.py"), *(runtime / "models").glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {one.name.partition(".")[0] for one in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+    foreign = imported - sys.stdlib_module_names - {"countermand"}
+    assert foreign
+    assert foreign <= PACKAGES.keys()
+
+
+def test_a_module_of_the_agents_own_that_is_not_there_is_looked_for_in_the_key_path(tmp_path: Path) -> None:
+    with Daemon([sys.executable, str(RUNTIME), "no_such_agent.inner:answer"], tmp_path) as host:
+        assert host.hello()["error"] == (
+            "No module named 'no_such_agent', when no_such_agent.inner:answer was loaded; expected it in a directory "
+            "of the key 'path'; to do: name the directory in which it is in that key"
+        )
+        assert host.exit_status() == 3

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from loguru import logger
 
 from actors.messages import ProcessEnded, ProcessExited
 from actors.model import Event, How
@@ -262,6 +263,28 @@ def test_an_agent_that_cannot_be_loaded_is_broken_with_the_reason_and_the_end_of
         assert not broken.kills[:-1], "it was let to end by itself"
         until(lambda: states_of(hosts, "other") == [HostState.SPARE], "the other agent")
         assert hosts.status("other").broken == ""
+
+
+def test_the_log_has_a_failure_once_until_it_is_another_one_and_a_runs_own_is_no_error_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pool_module, "RETRY_MAX_S", 0.0)
+    monkeypatch.setattr(host_module, "EXIT_S", 0.05)
+    logged: list[str] = []
+    sink = logger.add(logged.append, format="{level} {message}", filter="supervisor.hosts.pool")
+    try:
+        with hosting() as hosts:
+            for error in ("x", "x", "y", "y"):
+                tree = hosts.trees.next()
+                tree.host.request("hello", **HELLO, error=error)
+                hosts.until_state(tree, None)
+            tree = hosts.reserved()
+            tree.host.request("hello", **HELLO, error="z")
+            until(lambda: hosts.status().broken.endswith("z"), "the reason")
+    finally:
+        logger.remove(sink)
+    said = f"the agent {NAME} cannot be loaded:"
+    assert logged == [f"ERROR {said} x\n", f"ERROR {said} y\n", f"INFO {said} z\n"]
 
 
 def states_of(hosts: Hosting, name: str) -> list[HostState]:

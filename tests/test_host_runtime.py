@@ -133,14 +133,41 @@ def test_the_thread_of_a_run_is_kept_for_the_next_one_whatever_the_agent_does_wi
         assert seen(thread=[message(3, "three")]) == wanted[2:], "it goes on"
 
 
-def test_a_module_that_cannot_be_imported_is_reported_with_its_line_and_ends_the_host(
+def test_a_module_that_is_not_installed_is_reported_in_a_line_with_its_place_and_ends_the_host(
     tmp_path: Path, python: str
 ) -> None:
     with python_host(tmp_path, "import os\nimport no_such_module_here\n", python=python) as host:
-        error = host.hello()["error"]
-        assert "ModuleNotFoundError: No module named 'no_such_module_here'" in error
-        assert "mine.py, line 2" in error
-        assert "mine:agent" in error
+        assert host.hello()["error"] == (
+            f"No module named 'no_such_module_here' ({tmp_path / 'mine.py'}, line 2), when mine:agent was loaded; "
+            f"expected it to be installed for {python}, or in a directory of the key 'path'; to do: install the "
+            "package that has it, or name an interpreter that has it in the key 'python'"
+        )
+        assert host.exit_status() == 3
+        assert host.stderr() == ""
+
+
+def test_a_package_that_says_what_it_lacks_is_reported_in_a_line(tmp_path: Path) -> None:
+    code = """
+        try:
+            import no_such_module_here
+        except ImportError as error:
+            raise ImportError("install mine[more]") from error
+    """
+    with python_host(tmp_path, code) as host:
+        assert host.hello()["error"].startswith("ImportError: install mine[more] (")
+        assert host.exit_status() == 3
+        assert host.stderr() == ""
+
+
+def test_an_error_of_the_agents_own_code_is_reported_with_its_traceback(tmp_path: Path) -> None:
+    code = """
+        from countermand import tool
+
+        @tool(timeout_s=-1)
+        def wrong() -> None: ...
+    """
+    with python_host(tmp_path, code) as host:
+        assert "mine.py, line 4), when mine:agent was loaded" in host.hello()["error"]
         assert host.exit_status() == 3
         assert "Traceback" in host.stderr()
 

@@ -237,5 +237,5 @@ def test_an_agent_that_cannot_be_imported_says_why(tmp_path: Path) -> None:
         begin(pool, run)
         error = run.end().error
         assert error is not None
-        assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in error
+        assert "No module named 'nothing_of_that_name'" in error
         assert "mine.py, line 1" in error

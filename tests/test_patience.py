@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from supervisor.hosts.runtime.loading import PACKAGES, why_broken
 from supervisor.hosts.runtime.models.chat import spell
 from supervisor.hosts.runtime.models.model import (
     ERROR_MAX_CHARS,
@@ -111,8 +113,12 @@ def test_a_file_that_is_no_key_is_refused_and_not_shown(
 
 def test_an_sdk_that_is_not_there_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERMAND_MODEL", json.dumps({"model": "m", **LOCAL}))
-    with pytest.raises(Exception, match=r"pip install '/path/to/countermand\[no_such_sdk\]', or python ="):
+    monkeypatch.setitem(PACKAGES, "no_such_sdk", "no-such-sdk")
+    with pytest.raises(ModuleNotFoundError) as raised:
         Model("no_such_sdk", "Client", key="TEST_KEY", url="TEST_URL")
+    said = why_broken("countermand.models.chat:answer", raised.value)
+    assert "No module named 'no_such_sdk'" in said
+    assert f"to do: {sys.executable} -m pip install no-such-sdk, or name an interpreter" in said
 
 
 # ── Patience ──────────────────────────────────────────────────────────────────────────────────────

@@ -22,9 +22,10 @@ from actors.messages import RunDeadline
 from actors.model import Policy
 from supervisor import Agent, Config, SessionHandle, Supervisor
 from supervisor.hosts.runtime.programs import program as programs
-from supervisor.hosts.runtime.programs.program import Program, ProgramEnded
+from supervisor.hosts.runtime.programs.program import PATH_CHARS, Program, ProgramEnded, not_there
 from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, prompt
 from supervisor.hosts.runtime.values import Message
+from supervisor.presets import PRESETS
 from tests.ends_kit import ENDS, Kind, drawn, end_in_one_way, ended, kill_daemons, receipt_of, said
 from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, kit, log, say, stop, until
 from tests.process_kit import unread_bytes
@@ -342,9 +343,39 @@ def test_a_program_that_is_not_there_is_its_agents_own_failure(kit: Kit) -> None
     assert run.error is not None
     assert "the program 'no-such-program' cannot be started" in run.error
     assert "to do: install it, or name it in the key 'command' of the agent" in run.error
+    assert not [event for event in log(session) if event.kind == "run.output"], "there is no more to say"
     supervisor = kit.supervisor
     assert supervisor is not None
     until(lambda: "the program 'no-such-program' cannot be started" in supervisor.hosts()[0].broken, "a broken agent")
+
+
+@pytest.mark.parametrize("name", sorted(name for name, one in PRESETS.items() if one.command))
+def test_the_program_of_each_preset_is_named_with_what_installs_it(kit: Kit, name: str) -> None:
+    session = kit.start(Agent(preset=name, env={"PATH": "/nowhere"}, spares=0)).session("s1")
+    run = ended(session, say(session, "say hello"))
+    program = PRESETS[name].command[0]  # type: ignore[index]
+    assert f"the program {program!r} cannot be started" in str(run.error)
+    assert "got there is no such program; PATH is /nowhere; to do: npm install -g " in str(run.error)
+
+
+@pytest.mark.parametrize("length", [PATH_CHARS, PATH_CHARS + 1])
+def test_of_a_long_path_only_the_beginning_is_shown(monkeypatch: pytest.MonkeyPatch, length: int) -> None:
+    monkeypatch.setenv("PATH", "p" * length)
+    got = not_there(["my-agent"], "there is none").got
+    assert got == f"there is none; PATH is {'p' * PATH_CHARS if length == PATH_CHARS else 'p' * (PATH_CHARS - 1) + '…'}"
+
+
+def test_a_program_that_goes_away_after_the_start_fails_its_run_without_a_traceback(kit: Kit, tmp_path: Path) -> None:
+    program = tmp_path / "my-agent"
+    program.write_text("#!/bin/sh\nexit 1\n")
+    program.chmod(0o700)
+    supervisor = kit.start(Agent(preset="acp", command=[str(program)], env={kit.mark: "1"}, spares=1))
+    until(lambda: supervisor.hosts()[0].ready, "a spare")
+    program.unlink()
+    session = supervisor.session("s1")
+    run = ended(session, say(session, "say hello"))
+    assert f"the program {str(program)!r} cannot be started" in str(run.error)
+    assert not [event for event in log(session) if event.kind == "run.output"]
 
 
 def test_a_program_that_wants_a_login_says_so(stand: Stand) -> None:

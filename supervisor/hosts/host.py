@@ -14,6 +14,8 @@ host; `state` is guarded by the pool's lock.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -288,12 +290,20 @@ class Host:
         if self._exit is None:
             assert self._end is not None, "it is gone by a report"
             if self._end.how is How.NOT_STARTED:
-                return f"{self.name} could not be started: {self._end.note}"
+                return f"{self.name} could not be started: {self._end.note}{self._what_to_do()}"
             return f"{self.name} ended{before}: {self._end.note or self._end.how}"
         status = self._exit.status
         how = f"exit status {status}" if status >= 0 else f"killed by {_signal_name(-status)}"
         output = visible(self._exit.tail.strip()[-OUTPUT_CHARS:])
         return f"{self.name} ended{before}: {how}" + (f"; its output ends:\n{output}" if output else "")
+
+    def _what_to_do(self) -> str:
+        """What to do if its program is not there; else empty."""
+        note = self._end.note if self._end is not None else ""
+        if not (note.startswith("cannot execute ") and note.endswith(os.strerror(errno.ENOENT))):
+            return ""
+        key = "command" if self.spec.run is None and self.spec.preset is None else "python"
+        return f"; to do: install it, or name another in the key {key!r}"
 
     # ── Its frames: see `peer.Owner` ──────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ the session end the longest unused. One that is cut off is ended by its session,
 
 A host that ends before its hello, or reports that its agent cannot be loaded, makes its agent *broken*: no spare is
 started for 1, 2, 4 … 60 s. A run of a broken agent still tries once, and fails with the reason. A spare that dies is
-replaced after the same times.
+replaced after the same times. The log has the reason once, until it is another one, or the agent is loaded anew.
 
 An agent whose files of variables cannot be read is broken likewise: they are read again after the same times.
 
@@ -422,7 +422,8 @@ class HostPool:
             with self._lock:
                 entry.env, entry.reading = env, False
                 if why:
-                    logger.error("{}", why)
+                    if why != entry.broken:
+                        logger.error("{}", why)
                     entry.broken, entry.output = why, ""
                     entry.failed(self._clock.monotonic(), why)
 
@@ -549,7 +550,10 @@ class HostPool:
             entry.spares.remove(host)
         if not host.ready:
             if host.state is not HostState.ENDING and not host.outdated and not host.cancelled:
-                logger.error("{}", why)
+                if why != entry.broken:
+                    # A run that has it fails with the same words.
+                    has_run = host.state in (HostState.RESERVED, HostState.RUNNING)
+                    logger.log("INFO" if has_run else "ERROR", "{}", why)
                 entry.broken, entry.output = why, host.output
                 entry.failed(now, why)
         elif host.state is HostState.SPARE:

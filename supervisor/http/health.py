@@ -35,7 +35,7 @@ CGROUPS: Final = (
     "for cgroups, which end a tree at one stroke, run it as a systemd unit with Delegate=yes (scripts/install), "
     "on a machine with cgroup v2; without them the named layers hold"
 )
-RELOAD: Final = "mend it, then: countermand agents reload; countermand agents try NAME TEXT shows what it does"
+RELOAD: Final = "when it is mended: countermand agents reload; to see what it does: countermand agents try {name} TEXT"
 HANGS: Final = "look at the disk and at who has the store's file open"
 NAMED_MAX: Final = 5
 
@@ -112,7 +112,7 @@ def _why_broken(agents: list[AgentEntry]) -> tuple[str, str]:
     """Return why the runs of the agent that runs messages fail, if no host of it can be started, and what helps."""
     for one in agents:
         if one.default and one.state is AgentState.BROKEN:
-            return f"the agent {one.name!r}: {one_line(one.failure)}", RELOAD
+            return f"the agent {one.name!r}: {one_line(one.failure)}", RELOAD.format(name=one.name)
     return "", ""
 
 
@@ -144,7 +144,7 @@ def diagnose(supervisor: Supervisor) -> Iterator[Finding]:
     )
     yield from _store(supervisor.store_health(), answers=found.store)
     yield _plugins(supervisor)
-    yield _agents(agent_entries(supervisor))
+    yield from _agents(agent_entries(supervisor))
     yield from _disk(supervisor.state_dir)
     yield _layers(supervisor.layers())
     yield _spool(supervisor)
@@ -196,12 +196,15 @@ def _plugins(supervisor: Supervisor) -> Finding:
     return Finding("plug-ins", ok=False, found=f"could not be loaded: {found}", remedy=remedy)
 
 
-def _agents(entries: list[AgentEntry]) -> Finding:
-    """Report the agents in hosts; those of the daemon's own process are plug-ins."""
+def _agents(entries: list[AgentEntry]) -> Iterator[Finding]:
+    """Report the agents in hosts, each broken one by itself; those of the daemon's own process are plug-ins."""
     hosted = [one for one in entries if one.where is AgentPlace.HOST]
     broken = [one for one in hosted if one.state is AgentState.BROKEN]
-    found = "; ".join(f"{one.name}: {_agent(one)}" for one in broken or hosted)
-    return Finding("agents", not broken, found or "none runs in hosts", RELOAD if broken else "")
+    for one in broken:
+        yield Finding("agents", ok=False, found=f"{one.name}: {_agent(one)}", remedy=RELOAD.format(name=one.name))
+    if not broken:
+        found = "; ".join(f"{one.name}: {_agent(one)}" for one in hosted)
+        yield Finding("agents", ok=True, found=found or "none runs in hosts")
 
 
 def _agent(entry: AgentEntry) -> str:

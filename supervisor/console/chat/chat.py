@@ -52,7 +52,7 @@ from supervisor.console.ending import EndedBy
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.render.question import asked
 from supervisor.console.render.receipts import table
-from supervisor.console.render.words import cause, head, plural, refusal_lines
+from supervisor.console.render.words import ERROR_CHARS, cause, head, plural, refusal_lines
 from supervisor.console.tty.lines import EndOfInput, Line, LineReader
 from supervisor.console.tty.pasting import Paste
 from supervisor.console.tty.screen import Screen
@@ -479,4 +479,4 @@ class Chat:
 def _why(data: RunStatusData) -> str:
     if data.provenance is not None:
         return f": {data.provenance.source}: {head(data.provenance.reason, 300)}"
-    return f": {head(data.error, 300)}" if data.error else ""
+    return f": {head(data.error, ERROR_CHARS)}" if data.error else ""

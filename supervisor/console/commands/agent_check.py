@@ -14,6 +14,8 @@ from supervisor.daemon.settings import DaemonSettings
 from supervisor.supervisor import Supervisor
 
 LOOK_S: Final = 0.05
+TO_DO: Final = "; to do: "
+"""It is in a failure that says everything, as the text of an error does."""
 
 
 def unstartable(settings: DaemonSettings) -> list[CountermandError]:
@@ -41,7 +43,9 @@ def unstartable(settings: DaemonSettings) -> list[CountermandError]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return [
-        Invalid(
+        Invalid(why)
+        if TO_DO in why
+        else Invalid(
             f"the agent {name!r} cannot be started",
             expected=f"a host of {agents[name].spelled} that says hello",
             got=why,

@@ -11,13 +11,12 @@ from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.exits import ExitCode
 from supervisor.console.render.output import console, grid, note, print_json, say
 from supervisor.console.render.progress import Progress
-from supervisor.console.render.words import age, head
+from supervisor.console.render.words import ERROR_CHARS, age, head
 from supervisor.states import AgentPlace, AgentState
 from supervisor.wire import AgentEntry, AgentHost, AgentPage, McpState, ReloadBody
 
 LOOK_S: Final = 0.2
 """How often it is looked whether a host is ready."""
-WORDS_MAX: Final = 160
 SERVER_MAX: Final = 60
 _STYLE: Final = {AgentState.BROKEN: "bold red", AgentState.STARTING: "yellow"}
 _SPARE: Final = "spare"
@@ -72,7 +71,7 @@ def _say_failure(out: object, entry: AgentEntry) -> None:
     when = f", {_ago(entry.failed_at)} ago" if entry.failed_at is not None else ""
     again = f"; it is tried again in {entry.retry_in_s:.0f} s" if broken and entry.retry_in_s is not None else ""
     mended = "" if broken else " (mended since)"
-    text = f"{entry.name}: last failure{when}{mended}: {head(entry.failure, WORDS_MAX)}{again}"
+    text = f"{entry.name}: last failure{when}{mended}: {head(entry.failure, ERROR_CHARS)}{again}"
     say(out, text, "bold red" if broken else "dim")
 
 
@@ -127,7 +126,7 @@ def _say_reloaded(agents: list[AgentEntry], *, waited: bool) -> None:
     out = console()
     for one in agents:
         if one.state is AgentState.BROKEN:
-            say(out, f"{one.name}: broken: {head(one.failure, WORDS_MAX)}", "bold red")
+            say(out, f"{one.name}: broken: {head(one.failure, ERROR_CHARS)}", "bold red")
             for line in one.output.splitlines():
                 say(out, f"  {line}", "dim")
         elif not one.spares:

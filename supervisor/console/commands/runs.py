@@ -14,7 +14,16 @@ from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import RUNS_MAX
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, print_json
-from supervisor.console.render.words import cause, child_of, date_time, duration, head, script_ended, script_problem
+from supervisor.console.render.words import (
+    ERROR_CHARS,
+    cause,
+    child_of,
+    date_time,
+    duration,
+    head,
+    script_ended,
+    script_problem,
+)
 
 ID_WIDTH: Final = 30
 
@@ -69,7 +78,7 @@ def _why_in_brief(run: RunInfo) -> str:
     if run.provenance is not None:
         return f"ended by {cause(run.provenance)}"
     if run.error:
-        return f"failed with {head(run.error, 120)}"
+        return f"failed with {head(run.error, ERROR_CHARS)}"
     problem = script_problem(run.result)
     if problem:
         return head(problem, 120)

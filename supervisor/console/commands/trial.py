@@ -181,7 +181,9 @@ class _Trial:
             print_json(sent)
         code = earned(sent, self._screen, receipt_follows=not self._as_json)
         if sent.receipt is not None and not self._as_json:
-            self._screen.block(table(sent.receipt, self._screen.width, colour=self._screen.err_is_terminal))
+            self._screen.block(
+                table(sent.receipt, self._screen.width, colour=self._screen.err_is_terminal, told=sent.error)
+            )
         proven = self.quiet and (sent.receipt is None or sent.receipt.complete)
         if not proven:
             self._screen.remark(f"not everything is proven to have ended; its records are in {self.state_dir}")

@@ -29,7 +29,7 @@ from actors.run_status import RunStatus
 from supervisor.console.exits import ExitCode, of_run
 from supervisor.console.render.question import asked
 from supervisor.console.render.receipts import summary
-from supervisor.console.render.words import cause, head, script_ended, script_problem
+from supervisor.console.render.words import ERROR_CHARS, cause, head, script_ended, script_problem
 from supervisor.console.tty.screen import OutputClosed, Screen
 from supervisor.console.tty.streams import when_unread
 
@@ -215,7 +215,7 @@ def earned(sent: Delivery, screen: Screen, *, receipt_follows: bool = False) -> 
     assert sent.receipt is not None
     if sent.status is not RunStatus.COMPLETED:
         by = f" by {cause(sent.receipt.provenance)}" if sent.receipt.provenance is not None else ""
-        why = f": {head(sent.error, 300)}" if sent.error else ""
+        why = f": {head(sent.error, ERROR_CHARS)}" if sent.error else ""
         screen.remark(f"run {sent.receipt.run_id} {sent.status}{by}{why}")
     elif script_problem(sent.result):
         why = head(script_problem(sent.result), 300)

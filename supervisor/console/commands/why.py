@@ -35,6 +35,7 @@ from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, heading, print_json, say
 from supervisor.console.render.receipts import table
 from supervisor.console.render.words import (
+    ERROR_CHARS,
     cause_in_full,
     child_of,
     clock_time,
@@ -134,7 +135,7 @@ def show_why(endpoint: Endpoint, identity: str, *, as_json: bool) -> None:
     if history.receipt is not None:
         heading(out, "What became of its parts")
         # Laid out already; printed as it is, so that nothing in it is taken for markup.
-        out.file.write(table(history.receipt, out.width, colour=out.is_terminal))
+        out.file.write(table(history.receipt, out.width, colour=out.is_terminal, told=history.run.error))
     _print_fenced(out, history)
     _print_held(out, history)
 
@@ -305,7 +306,7 @@ def _status(run: RunInfo) -> str:
 
 
 def _ending(run: RunInfo) -> list[str]:
-    lines = [f"error: {head(run.error, 500)}"] if run.error else []
+    lines = [f"error: {head(run.error, ERROR_CHARS)}"] if run.error else []
     if run.provenance is not None:
         lines += _chain(run.provenance)
     elif run.status is RunStatus.COMPLETED:

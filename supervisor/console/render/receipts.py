@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from actors.model import How, PartKind, Receipt, Row
 from actors.text import one_line
-from supervisor.console.render.words import cause, clock_time, duration, head, plural
+from supervisor.console.render.words import ERROR_CHARS, cause, clock_time, duration, head, plural
 
 ROWS_SHOWN_MAX = 100
 _CANCELLATIONS = ("CancelledError", "RunCancelled")
@@ -75,8 +75,11 @@ def summary(receipt: Receipt) -> str:
     )
 
 
-def table(receipt: Receipt, width: int, *, colour: bool) -> str:
-    """Return a receipt's rows laid out in `width` columns, and its summary."""
+def table(receipt: Receipt, width: int, *, colour: bool, told: str | None = None) -> str:
+    """Return a receipt's rows laid out in `width` columns, and its summary.
+
+    `told`: an error that is shown above it, and is not repeated.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -108,8 +111,8 @@ def table(receipt: Receipt, width: int, *, colour: bool) -> str:
             if row.effects:
                 begun = ", ".join(map(str, row.effects))
                 console.print(Text(f"{row.kind} {head(row.name)} had begun: {head(begun, 300)}"))
-            if row.note and not row.note.startswith(_CANCELLATIONS):
-                console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)}: {head(row.note, 300)}"))
+            if row.note and not row.note.startswith(_CANCELLATIONS) and row.note not in (told or ""):
+                console.print(Text(f"{row.kind} {head(row.name)}{_pid(row)}: {head(row.note, ERROR_CHARS)}"))
     console.print(Text(summary(receipt), style="" if receipt.complete else "bold red"))
     return out.getvalue()
 

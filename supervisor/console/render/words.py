@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from actors.errors import CountermandError
 from actors.model import Json, Provenance, RunParent
 from actors.parts import MediaPart, Part
 from actors.text import one_line
 from actors.usage import Usage
+
+ERROR_CHARS: Final = 700
+"""So much of an error is shown: most say what was expected, what came and what to do."""
 
 
 def clock_time(at: float | None) -> str:

@@ -27,7 +27,7 @@ from . import configured, daemon_log
 from .call import Call
 from .credit import fail, settle
 from .errors import Invalid
-from .loading import code_changed_at, imported, is_async, named, why_broken
+from .loading import code_changed_at, imported, is_async, lacks_a_package, named, says_all, why_broken
 from .main_thread import MainThread
 from .plain import as_json, bounded_json, report, words
 from .run import Run
@@ -119,7 +119,8 @@ class Host:
         try:
             agent = self._load()
         except BaseException as error:  # noqa: BLE001  # any error is reported to the daemon
-            report(error)
+            if not says_all(error) and not lacks_a_package(error):
+                report(error)
             self._hello({**hello, "error": why_broken(self._spelled, error)}, GOODBYE_S)
             _flush()
             os._exit(EXIT_BROKEN)
@@ -382,7 +383,8 @@ def _answer(run: Run, value: Any, error: BaseException | None) -> dict[str, Any]
     if isinstance(error, asyncio.CancelledError) and run.token.cancelled:
         data = as_json({"provenance": run.token.provenance})
         return {"error": {"code": CANCELLED, "message": "cancelled", "data": data}}
-    report(error)
+    if not says_all(error):
+        report(error)
     text = words(error)
     data = {"type": type(error).__name__, "message": text.partition(": ")[2]}
     return {"error": {"code": RAISED, "message": text, "data": data}}

@@ -7,13 +7,29 @@ import importlib
 import importlib.util
 import inspect
 import os
+import sys
 import traceback
 import typing
 from collections.abc import Callable
 from typing import Any
 
-from .errors import Invalid
+from .errors import CountermandError, Invalid
 from .plain import words
+
+PACKAGES = {
+    "agents": "openai-agents",
+    "anthropic": "anthropic",
+    "claude_agent_sdk": "claude-agent-sdk",
+    "httpx2": "mcp",
+    "langchain_core": "langgraph",
+    "langgraph": "langgraph",
+    "mcp": "mcp",
+    "mcp_types": "mcp",
+    "openai": "openai",
+    "pydantic_ai": "pydantic-ai",
+    "smolagents": "smolagents",
+}
+"""The modules that adapters and models need, each with the package to install for it."""
 
 
 def code_changed_at(spelled: str) -> float | None:
@@ -60,8 +76,41 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def why_broken(spelled: str, error: BaseException) -> str:
-    """Return why the agent cannot be loaded: the error, and the last line of code that it came from."""
-    ours = (os.path.dirname(__file__) + os.sep, str(importlib.__file__), "<frozen")
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]
+    """Return why the agent cannot be loaded: the error, and the last line of the user's code that it came from."""
+    frames = _frames_of_the_user(error)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{words(error)}{where}, when {spelled} was loaded"
+    text = words(error)
+    said = text.partition(": ")[2]
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return str(_not_installed(f"{said}{where}, when {spelled} was loaded", error.name, spelled))
+    return said if says_all(error) else f"{text}{where}, when {spelled} was loaded"
+
+
+def says_all(error: BaseException) -> bool:
+    """Return True if a traceback would add nothing to an error: the runtime refused something, in code of its own."""
+    return isinstance(error, CountermandError) and not _frames_of_the_user(error)
+
+
+def lacks_a_package(error: BaseException) -> bool:
+    """Return True if a module is not installed; a package may say in an error of its own what it needs."""
+    return isinstance(error, ImportError) and isinstance(error.__cause__ or error, ModuleNotFoundError)
+
+
+def _not_installed(what: str, module: str, spelled: str) -> Invalid:
+    top = module.partition(".")[0]
+    if top == spelled.partition(":")[0].partition(".")[0]:
+        return Invalid(
+            what, expected="it in a directory of the key 'path'", remedy="name the directory in which it is in that key"
+        )
+    package = PACKAGES.get(top)
+    install = f"{sys.executable} -m pip install {package}" if package else "install the package that has it"
+    return Invalid(
+        what,
+        expected=f"it to be installed for {sys.executable}, or in a directory of the key 'path'",
+        remedy=f"{install}, or name an interpreter that has it in the key 'python'",
+    )
+
+
+def _frames_of_the_user(error: BaseException) -> list[traceback.FrameSummary]:
+    ours = (os.path.dirname(__file__) + os.sep, str(importlib.__file__), "<frozen")
+    return [one for one in traceback.extract_tb(error.__traceback__) if not one.filename.startswith(ours)]

@@ -6,7 +6,6 @@ import importlib
 import json
 import os
 import re
-import sys
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -71,7 +70,8 @@ class Model:
         url: the variable that has the address of the provider, where none is configured.
 
     Raises:
-        Invalid: the SDK is not there, or there is no key; it says what to do. It shows nothing of a key.
+        ModuleNotFoundError: the SDK is not there.
+        Invalid: there is no key; it says what to do, and shows nothing of a key.
 
     Attributes:
         name: the model's.
@@ -101,8 +101,8 @@ class Model:
             )
         if servers():
             # Their adapter needs it.
-            _sdk("mcp")
-        self.client = getattr(_sdk(package), client)(
+            importlib.import_module("mcp")
+        self.client = getattr(importlib.import_module(package), client)(
             api_key=self._key or NO_KEY, base_url=base_url, max_retries=0, timeout=SILENT_S
         )
 
@@ -180,18 +180,6 @@ def _refuse(arguments: str) -> str:
         got=f"{len(arguments)} characters that are none",
         remedy="call it again, with shorter arguments if the answer was cut off",
     )
-
-
-def _sdk(package: str) -> Any:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise Invalid(
-            f"the package {package} cannot be imported by {sys.executable}",
-            expected=f"pip install '/path/to/countermand[{package}]', or python = an interpreter that has it",
-            got=str(error),
-            remedy="do one of the two, then: countermand agents reload",
-        ) from None
 
 
 def _read_key(file: str) -> str:

@@ -27,6 +27,17 @@ STDERR_BYTES = 4096
 QUIET_S = 30.0
 """After so long without a message, subscribers are shown that the program is quiet; nothing is ended by that."""
 
+PATH_CHARS = 200
+"""How much of PATH is shown where a program is not in it."""
+
+INSTALL = {
+    "claude": "npm install -g @anthropic-ai/claude-code",
+    "codex": "npm install -g @openai/codex",
+    "gemini": "npm install -g @google/gemini-cli",
+    "opencode": "npm install -g opencode-ai",
+}
+"""How the programs of the presets are installed."""
+
 STATUS_S = 0.005
 LAST_WORDS_S = 1.0
 """How long the end of a program's output is waited for after its exit: a child may have inherited its pipes."""
@@ -236,9 +247,12 @@ def _how(status: int | None) -> str:
 
 def not_there(argv: Sequence[str], why: str) -> Invalid:
     """Return the error of a program that cannot be executed."""
+    path = os.environ.get("PATH", "")
+    shown = path if len(path) <= PATH_CHARS else f"{path[: PATH_CHARS - 1]}…"
+    install = INSTALL.get(os.path.basename(argv[0]), "install it")
     return Invalid(
         f"the program {argv[0]!r} cannot be started",
         expected="a program on the PATH of the host, or a path",
-        got=f"{why}; PATH is {os.environ.get('PATH', '')}",
-        remedy="install it, or name it in the key 'command' of the agent (PATH: key 'env')",
+        got=f"{why}; PATH is {shown}",
+        remedy=f"{install}, or name it in the key 'command' of the agent (PATH: key 'env')",
     )
