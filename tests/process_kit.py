@@ -337,11 +337,11 @@ class Bench:
 
     @contextmanager
     def unable_to_spawn(self, zygote: int) -> Iterator[None]:
-        """Keep a zygote stopped, and the spare warden that its daemon may ask instead."""
+        """Keep a zygote stopped, and the spare warden, which may have no name yet, that its daemon may ask instead."""
         with ExitStack() as stack:
             stack.enter_context(self.stopped(zygote))
             for pid in procfs.children(zygote):
-                if _name_of(pid) == "cm-spare":
+                if _name_of(pid) in ("cm-spare", "cm-zygote"):
                     stack.enter_context(self.stopped(pid))
             yield
 

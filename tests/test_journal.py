@@ -55,6 +55,10 @@ class Journalled:
         """The lines of `logs --json`."""
         return [json.loads(line) for line in self.run("logs", "--json", *args).stdout.splitlines()]
 
+    def said(self, *session: str) -> list[str]:
+        """The message of the last line, of a session or of all, in a list; empty where there is none."""
+        return messages(self.logs(*session, "-n", "1"))
+
     def pid(self) -> str:
         return self.systemd.show(UNIT, "MainPID")
 
@@ -75,6 +79,8 @@ def test_logs_are_read_from_the_journal_of_the_unit_before_and_after_its_end(jou
     journalled.start()
     for session in ("s1", "s2"):
         journalled.run("send", session, "true", "--wait")
+        # The journal takes what it is sent in its own time.
+        until(lambda name=session: journalled.said(name) == ["run completed"], "its last line is there", WAIT_S)  # type: ignore[misc]
     text = journalled.run("logs").stdout
     assert "INFO    ready: serving" in text
     assert "session=s1" in text
@@ -83,16 +89,15 @@ def test_logs_are_read_from_the_journal_of_the_unit_before_and_after_its_end(jou
     (last,) = journalled.logs("-n", "1")
     assert last["session"] == "s2"
     # The lines of others do not count.
-    assert messages(journalled.logs("s1", "-n", "1")) == ["run completed"]
+    assert journalled.said("s1") == ["run completed"]
     first = journalled.pid()
     journalled.systemd.run("kill", "-KILL", first)
     until(lambda: journalled.pid() not in ("0", first), "it is started again", WAIT_S)
     until(lambda: sum("ready: serving" in one for one in messages(journalled.logs())) == 2, "both starts", WAIT_S)
     assert [line["session"] for line in journalled.logs("s2", "-n", "1")] == ["s2"], "from before the crash"
     journalled.systemd.ctl("stop", UNIT)
-    told = messages(journalled.logs())
-    assert told[-1].startswith("ended, after")
-    assert sum("ready: serving" in one for one in told) == 2
+    until(lambda: journalled.said()[0].startswith("ended, after"), "its last line is there", WAIT_S)
+    assert sum("ready: serving" in one for one in messages(journalled.logs())) == 2
     nothing = journalled.run("logs", "--unit", "nothing.service", check=False)
     assert nothing.returncode == 3
     assert "nothing.service" in nothing.stderr
@@ -117,7 +122,7 @@ def test_logs_are_followed_over_a_restart_without_gap_or_double(journalled: Jour
     until(lambda: sum("ready: serving" in one for one in followed()) == 2, "both starts", WAIT_S)
     journalled.run("send", "s2", "true", "--wait")
     until(lambda: followed().count("run completed") == 2, "what came", WAIT_S)
-    assert followed() == messages(journalled.logs("-n", "1000"))
+    until(lambda: followed() == messages(journalled.logs("-n", "1000")), "each line once, in their order", WAIT_S)
 
 
 def test_doctor_sees_what_the_unit_gives_it(journalled: Journalled) -> None:

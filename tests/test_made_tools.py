@@ -15,13 +15,14 @@ import pytest
 
 from actors import AsyncCancelToken, AsyncTurn, CancelToken, Invalid, Outcome, RunCancelled, Spawn, Tool, Turn, tool
 from actors.errors import Refused
+from actors.messages import CallDeadline
 from actors.model import How, Isolation
 from actors.requests import Answer
 from actors.secrets import MARK
 from supervisor import SessionHandle
 from supervisor.agent import Agent
 from tests import process_tools
-from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
+from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, log, rows, say, stop, until
 
 CITY: dict[str, Any] = {
     "type": "object",
@@ -310,10 +311,15 @@ def test_a_tool_that_is_made_on_the_spot_has_a_time_limit(kit: Kit, kind: str) -
     held = Held()
 
     async def agent(turn: AsyncTurn) -> str:
-        return (await turn.call(held.made(kind, deadline_s=0.05))).outcome
+        return (await turn.call(held.made(kind, deadline_s=YEAR_S))).outcome
 
     session = kit.session(agent)
-    assert session.run(done(session)).result == "interrupted"
+    run_id = say(session)
+    # One that passes before it begins would keep it from beginning.
+    assert held.begun.wait(WAIT_S)
+    kit.fire(CallDeadline)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    assert session.run(run_id).result == "interrupted"
     assert held.causes == ["tool.deadline"]
 
 

@@ -207,11 +207,14 @@ def test_l3_a_stop_in_a_call_sends_the_cancel_and_ends_the_server_whatever_it_do
     sdks: None, kit: Kit, tmp_path: Path, kind: str
 ) -> None:
     note, sent = tmp_path / "note", tmp_path / "sent"
-    used = session(kit, files=on_stdio(kit, kind, tee=sent))
+    used = session(kit, WAIT_S, files=on_stdio(kit, kind, tee=sent))
     pid = pid_of(used, "files")
     run_id = ask(used, ["call", "files_hold", {"note": str(note)}])
     until(note.exists, "the call is in the server")
     stop(used)
+    # No grace is so long that it has certainly come there by then.
+    until(lambda: methods(sent)[-1] == "notifications/cancelled", "the cancel is in the server")
+    stop(used, mode="immediate")
     receipt = receipt_of(used, run_id)
     assert receipt.complete
     assert kit.alive() == []
@@ -411,12 +414,14 @@ def test_l3_a_stop_of_a_model_in_a_call_of_a_server_sends_the_cancel(
     _, agent = model
     sent = tmp_path / "sent"
     servers = {"files": on_stdio(kit, "holding", tee=sent)}
-    used = kit.start(agent(kit, "openai", "files"), mcp=servers, grace_s=2.0).session("s1")
+    used = kit.start(agent(kit, "openai", "files"), mcp=servers, grace_s=WAIT_S).session("s1")
     run_id = say(used, "[do mcp mcp1]")
     until(lambda: [event for event in log(used) if event.kind == "tool.ended"], "one call has ended, and one holds")
     assert not run_of(used, run_id).ended_at
     until(lambda: methods(sent).count("tools/call") == 2, "both calls are in the server")
     stop(used)
+    until(lambda: methods(sent)[-1] == "notifications/cancelled", "the cancel is in the server")
+    stop(used, mode="immediate")
     assert receipt_of(used, run_id).complete
     assert kit.alive() == []
     assert methods(sent)[-1] == "notifications/cancelled"

@@ -459,7 +459,7 @@ time.sleep(1000)
 """
 owner = Recorder()
 layers = os.environ["LAYERS"].split(",")
-trees = ProcessTrees(Path(sys.argv[2]), RealClock(), kill_s=1.5, layers=layers)
+trees = ProcessTrees(Path(sys.argv[2]), RealClock(), kill_s=6.0, layers=layers)
 trees.start()
 argv = ("/bin/sh", "-c", 'sleep 1000 & "$0" -c "$1" & wait', sys.executable, inner)
 trees.spawn("p", SpawnSpec(argv, "x", env=dict([os.environ["MARK"].split("=")])), owner)

@@ -311,7 +311,7 @@ def test_l3_a_command_that_ended_before_its_warden_was_killed_keeps_its_own_stat
 
 
 def test_l3_a_warden_that_was_stopped_by_sigstop_is_replaced_by_the_zygote(tmp_path: Path) -> None:
-    with bench(tmp_path, kill_s=2.0) as b:
+    with bench(tmp_path, kill_s=2.0, give_up_s=60.0) as b:
         b.sh("trap '' TERM; echo ready; while :; do sleep 0.05; done")
         b.owner.wait_text("ready")
         os.kill(b.warden_of(b.owner.started().pid), signal.SIGSTOP)
