@@ -27,6 +27,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 BEAT_S = 0.08
 END_S = 30.0
 DEAD = "ZX"
+SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 PF_EXITING = 0x4
 """Of the flags in /proc/PID/stat: linux/sched.h."""
 MARK = b"/cmg-"
@@ -36,7 +37,8 @@ MARK = b"/cmg-"
 class Life(Struct, frozen=True):
     """A living process: its pid, the start in ticks that makes it its own, whose it is (real uid), and its looks.
 
-    `exits`: the kernel has it on its way out, and nothing of its own is executed any more.
+    `exits`: the kernel has it on its way out, and nothing of its own is executed any more. `killed`: it was sent a
+    SIGKILL, and executes nothing of its own either, but waits for a processor to end on.
     """
 
     pid: int
@@ -46,6 +48,7 @@ class Life(Struct, frozen=True):
     state: str
     command: str
     exits: bool = False
+    killed: bool = False
 
     @property
     def started_at(self) -> float:
@@ -183,13 +186,16 @@ def look(pid: int) -> Life | None:
     fields = text[closed + 2 :].split()
     if fields[0] in DEAD:
         return None
+    killed = False
     for line in status.split("\n"):
         # The owner of the folder is root for one that executed what it may not read; the real uid is in here.
         if line.startswith("Uid:"):
             uid = int(line.split()[1])
+        if line.startswith(("SigPnd:", "ShdPnd:")):
+            killed = killed or bool(int(line.split()[1], 16) & SIGKILL_BIT)
     shown = command.replace(b"\0", b" ").decode(errors="replace").strip()[:120]
     exits = bool(int(fields[6]) & PF_EXITING)
-    return Life(pid, int(fields[19]), uid, text[text.index("(") + 1 : closed], fields[0], shown, exits)
+    return Life(pid, int(fields[19]), uid, text[text.index("(") + 1 : closed], fields[0], shown, exits, killed)
 
 
 def marked(token: str) -> list[Life]:

@@ -24,6 +24,8 @@ from tests.gauntlet.plugins import layers_of
 
 SESSIONS = ("s0", "s1", "s2")
 GRACE_S = 0.2
+KILL_S = 60.0
+"""So long that no receipt names what only waits for a processor to be ended, or to end on."""
 ANSWER_S = 60.0
 LOOK_S = 0.002
 AIM_S = 15.0
@@ -60,6 +62,7 @@ def config(state_dir: Path, layer: str, mark: str, rng: random.Random, aim: str 
         agent=CALM[aim] if aim in CALM else rng.choice(list(agents)),
         agents=agents,
         grace_s=GRACE_S,
+        kill_s=KILL_S,
         drain_s=0.0,
         **layers_of(layer),
     )
