@@ -140,7 +140,7 @@ def test_the_receipt_of_a_stop_with_nothing_running_is_found_by_its_id(kit: Kit)
     session = kit.session(quick)
     stopped = stop(session)
     assert stopped.outcome == "nothing_running"
-    assert session.receipt(stopped.receipt_id).receipt_id == stopped.receipt_id
+    assert session.receipt(stopped.receipt_id, timeout=WAIT_S).receipt_id == stopped.receipt_id
 
 
 # ── Waiting for a receipt in a coroutine ──────────────────────────────────────────────────────────
