@@ -7,6 +7,7 @@ import os
 import stat
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -356,6 +357,23 @@ def test_l14_a_file_of_the_limit_is_edited_and_a_larger_one_is_not(root: Path) -
         with pytest.raises(Invalid, match="too large to edit"):
             tools.edit("file", old, new, token())
     assert file.read_bytes()[:1] == b"b"
+
+
+def test_l14_an_edit_that_would_make_a_file_too_large_does_not_make_it_in_memory(root: Path) -> None:
+    tools, file = Files(str(root)), root / "file"
+    file.write_text("a" * 20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Invalid, match=f"got {20_000 * 5_000} bytes"):
+            tools.edit("file", "a", "x" * 5_000, token(), everywhere=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * EDIT_MAX_BYTES
+    assert file.read_text() == "a" * 20_000
+    # Up to the limit it is made, with texts whose characters have several bytes.
+    tools.edit("file", "a", "ä" * (EDIT_MAX_BYTES // 40_000), token(), everywhere=True)
+    assert file.stat().st_size == EDIT_MAX_BYTES // 40_000 * 40_000
 
 
 def test_l14_a_list_has_up_to_its_limit_of_names(root: Path) -> None:

@@ -154,9 +154,11 @@ class Files:
                 got=f"one that is there {count} times",
                 remedy="give more of the lines around it, or everywhere=true" if count else "read the file again",
             )
+        # Before it is made: a short piece that is often there can become more than there is memory.
+        size = len(before.encode()) + count * (len(new.encode()) - len(old.encode()))
+        if size > EDIT_MAX_BYTES:
+            raise _too_large(path, size)
         data = before.replace(old, new).encode()
-        if len(data) > EDIT_MAX_BYTES:
-            raise _too_large(path, len(data))
         self._replace(place, data, token, f"edit {path}", seen)
         return f"{count} of {count} replaced in {path}"
 
