@@ -402,6 +402,16 @@ def test_l13_rows_that_cannot_be_read_are_left_out_of_a_session_that_is_taken_up
     assert [row.message.id for row in store.reader.waiting("s")] == ["m2"]
 
 
+def test_l4_a_run_whose_text_cannot_be_read_has_said_it_and_is_not_tried_again(store: SqliteStore, path: Path) -> None:
+    quiet = Event(2, "s", 1, "r2", "run.status", {"status": "in_progress"}, 102.0)
+    write(store, batch(1, events=(text(1), quiet), row=SessionRow("s", 1, 1), runs=(run_info("r1"), run_info("r2"))))
+    with contextlib.closing(sqlite3.connect(path)) as damage, damage:
+        damage.execute("UPDATE events SET data = x'7b'")
+    snapshot = load(store)
+    assert len(snapshot.left_out) == 2
+    assert snapshot.acted == {"r1"}
+
+
 def test_the_file_is_for_its_owner_alone(store: SqliteStore, path: Path) -> None:
     write(store, batch(1))
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}

@@ -85,10 +85,11 @@ class _Log:
         if event.kind == EventKind.RUN_ENDED:
             # Even if its receipt cannot be decoded, the run is over.
             self.over.add(event.run_id or "")
+        if event.kind in _ACTS and event.run_id is not None:
+            # Also if it cannot be decoded, the run has done that.
+            self.acted.add(event.run_id)
         if type(data) is UnreadableData:
             leave_out(f"Event {event.seq}, {data.kind}", data.error, self.left_out)
-        elif event.kind in _ACTS and event.run_id is not None:
-            self.acted.add(event.run_id)
         elif event.kind in _NOTED:
             self._note(event, data)
 
