@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,30 @@ async def steps(turn: Any) -> list[Any]:
                 Path(given[0]).write_text("waits")
                 await asyncio.sleep(1000)
     return came
+
+
+async def together(turn: Any) -> list[dict[str, str]]:
+    """List the tools of a server that has died, twice at once; return which servers were broken then."""
+    from countermand.adapters.mcp import servers
+
+    async def wait_for(awaited: Any, seconds: float) -> Any:
+        # As that of Python 3.12 and later: it begins at once.
+        async with asyncio.timeout(seconds):
+            return await awaited
+
+    asyncio.wait_for = wait_for  # type: ignore[assignment]
+    async with servers(turn) as mcp:
+        offered = {tool.name: tool for tool in await mcp.tools()}
+        pid = (await turn.call(offered["files_pid"])).content
+        os.kill(int(pid), signal.SIGKILL)
+        while Path(f"/proc/{pid}/exe").exists():
+            await asyncio.sleep(0.02)
+
+        async def broken() -> dict[str, str]:
+            await mcp.tools()
+            return dict(mcp.broken)
+
+        return [*await asyncio.gather(broken(), broken())]
 
 
 async def leave(turn: Any) -> str:

@@ -50,8 +50,9 @@ def on_stdio(kit: Kit, kind: str, *, tee: Path | None = None, **options: Any) ->
 
 
 def agent(kit: Kit, *names: str, **options: Any) -> Agent:
-    chosen: dict[str, Any] = {"python": PYTHON, "path": [str(ROOT)], "spares": 0, **options}
-    return Agent(run="tests.mcp_agents:steps", mcp=names, env={kit.mark: "1", **FOR_ALL}, **chosen)
+    run = {"run": "tests.mcp_agents:steps", "python": PYTHON, "path": [str(ROOT)], "spares": 0}
+    chosen: dict[str, Any] = {**run, **options}
+    return Agent(mcp=names, env={kit.mark: "1", **FOR_ALL}, **chosen)
 
 
 def session(kit: Kit, grace_s: float = 1.0, **servers: McpServer) -> SessionHandle:
@@ -323,6 +324,14 @@ def test_l14_a_server_that_dies_in_its_calls_is_started_again_so_often_in_a_run_
     found = done(used, ["list"], ["call", "dying_say", {"word": "on"}])
     assert found[1] == ["finished", "ON", False]
     assert found[0][1]["gone"].startswith("the MCP server gone does not start: [Errno 2] No such file")
+    check_rest(used)
+
+
+def test_two_lists_at_once_of_a_server_that_has_died_get_the_one_that_is_started_anew(sdks: None, kit: Kit) -> None:
+    files = on_stdio(kit, "cancels")
+    chosen = agent(kit, "files", run="tests.mcp_agents:together")
+    used = kit.start(chosen, mcp={"files": files}).session("s1")
+    assert came(used, say(used)) == [{}, {}]
     check_rest(used)
 
 

@@ -50,6 +50,7 @@ PAGES_MAX = 100
 """How many pages of its list are."""
 HTTP_S, HTTP_READ_S = 30.0, 300.0
 """How long a request to a URL may take to be sent, and be without a word of its answer."""
+ENDED_EARLY = "it was ended while it started"
 MARKER = "COUNTERMAND_TREE"
 """The variable by which what is left of a host is found. The SDK would not pass it on."""
 
@@ -202,8 +203,8 @@ class _Connection:
 
     # ── The client ──
 
-    async def client(self) -> Any:
-        """Return the client of the server, which is started if it does not run."""
+    def _begun(self) -> _Client:
+        """Return the client of the server, which is started if it does not run. Raises ToolFailed."""
         kept = self._client
         if kept is None:
             if self._starts >= STARTS_MAX:
@@ -215,24 +216,20 @@ class _Connection:
             kept.keeper = asyncio.create_task(self._keep(kept), name=f"MCP server {self.name}")
             self._keepers.add(kept.keeper)
             kept.keeper.add_done_callback(self._keepers.discard)
-        try:
-            return await asyncio.shield(kept.ready)
-        except Exception as error:  # whatever it is, the server is not there
-            self._drop(kept, _words(error))
-            raise ToolFailed(f"the MCP server {self.name} does not start: {_words(error)}") from error
+        return kept
 
     async def _keep(self, kept: _Client) -> None:
         """Hold a client open until it is over."""
         try:
             async with Client(self._where()) as client:
-                kept.ready.set_result(client)
+                kept.started(client)
                 if self._client is kept:
                     self._show("running")
                 await kept.over.wait()
         except Exception as error:  # noqa: BLE001  # whatever it is, the next use starts the server anew
             kept.failed(error)
         finally:
-            kept.failed(ToolFailed("it was ended while it started"))
+            kept.failed(ToolFailed(ENDED_EARLY))
 
     def _where(self) -> Any:
         server = self.server
@@ -279,21 +276,22 @@ class _Connection:
         return await self._listed()
 
     async def _listed(self) -> list[Any]:
+        kept = self._begun()
         try:
-            return await asyncio.wait_for(self._list(), START_S)
+            return await asyncio.wait_for(self._list(kept), START_S)
         except (ToolFailed, asyncio.TimeoutError) as error:
             late = f"the MCP server {self.name} took more than {START_S:g} s to start, or to list its tools"
             why = str(error) or late
             if not self._calls:
                 # One that is busy with a call may be as it should be.
-                self._drop(self._client, why)
+                self._drop(kept, why)
             raise ToolFailed(why) from error
 
-    async def _list(self) -> list[Any]:
+    async def _list(self, kept: _Client) -> list[Any]:
         found: list[Any] = []
         cursor = None
         for _ in range(PAGES_MAX):
-            page = await self._asked("list_tools", cursor=cursor, cache_mode="refresh")
+            page = await self._asked(kept, "list_tools", cursor=cursor, cache_mode="refresh")
             found += page.tools
             cursor = page.next_cursor
             if cursor is None or len(found) >= TOOLS_MAX:
@@ -318,7 +316,7 @@ class _Connection:
         self._calls += 1
         self._idle.clear()
         try:
-            return await self._asked("call_tool", tool, arguments)
+            return await self._asked(self._begun(), "call_tool", tool, arguments)
         except asyncio.CancelledError:
             # The SDK has sent the cancel. After a Stop the server is ended in any case.
             if self._client is not None and self._turn.cancelled_by is None:
@@ -344,9 +342,12 @@ class _Connection:
             # Behind another call it may wait as it should.
             self._drop(kept, f"it answered nothing for {self.server.grace_s:g} s after a call was given up")
 
-    async def _asked(self, method: str, *args: Any, **options: Any) -> Any:
-        client = await self.client()
-        kept = self._client
+    async def _asked(self, kept: _Client, method: str, *args: Any, **options: Any) -> Any:
+        try:
+            client = await asyncio.shield(kept.ready)
+        except Exception as error:  # whatever it is, the server is not there
+            self._drop(kept, _words(error))
+            raise ToolFailed(f"the MCP server {self.name} does not start: {_words(error)}") from error
         try:
             return await getattr(client, method)(*args, **options)
         except MCPError as error:
@@ -354,8 +355,7 @@ class _Connection:
                 raise ToolFailed(f"the MCP server {self.name} refuses that: {error}") from error
             # The next one starts it anew. This call may have had effects, so it is not repeated.
             ended = f"the MCP server {self.name} has ended"
-            if kept is not None and kept.holds(client):
-                self._drop(kept, ended)
+            self._drop(kept, ended)
             raise ToolFailed(f"{ended}, and the call may have had effects") from error
         except Exception as error:  # whatever the SDK cannot take is a failure of the call
             raise ToolFailed(f"the MCP server {self.name} fails: {_words(error)}") from error
@@ -393,9 +393,10 @@ class _Client:
         """True if it has started."""
         return self.ready.done() and self.ready.exception() is None
 
-    def holds(self, client: Any) -> bool:
-        """Return True if it is this one."""
-        return self.there and self.ready.result() is client
+    def started(self, client: Any) -> None:
+        """It is ready, unless it was ended meanwhile."""
+        if not self.ready.done():
+            self.ready.set_result(client)
 
     def failed(self, error: Exception) -> None:
         """It does not start, unless it has."""
@@ -408,6 +409,8 @@ class _Client:
         """Have its task close it, or start it no further."""
         self.over.set()
         if not self.ready.done() and self.keeper is not None:
+            # A task that has not begun ends without a word.
+            self.failed(ToolFailed(ENDED_EARLY))
             self.keeper.cancel()
 
 
