@@ -77,8 +77,20 @@ def rows(receipt: Receipt) -> list[Row]:
 
 
 def stop(session: SessionHandle, reason: str = "the test says so", **options: Any) -> Stopped:
-    """Ask for a Stop and return its answer."""
-    return session.ask(Stop(source="user.test", reason=reason, **options), timeout=WAIT_S)
+    """Ask for a Stop and return its answer, once it is on record: what is read behind it then has it."""
+    return ask_stop(session, Stop(source="user.test", reason=reason, **options))
+
+
+def ask_stop(session: SessionHandle, request: Stop) -> Stopped:
+    """Ask for a Stop, again if a slow disk had it answered ahead of its record, and return the answer that stays."""
+    answers: list[Stopped] = []
+
+    def is_durable() -> bool:
+        answers.append(session.ask(request, timeout=WAIT_S))
+        return answers[-1].durable
+
+    until(is_durable, "a Stop on record")
+    return answers[-1]
 
 
 def on_record(session: SessionHandle, request: Stop) -> Stopped:

@@ -279,10 +279,10 @@ def test_the_example_of_the_interface_works_as_it_is_written(kit: Kit) -> None:
         assert accepted.run_id is not None
         assert accepted.generation == 1
         assert not accepted.queued
-        session.receipt(accepted.run_id, timeout=10)
+        session.receipt(accepted.run_id, timeout=WAIT_S)
         stopped = session.ask(Stop(source="user.console", reason="wrong target"))
         assert stopped.outcome == "nothing_running"
-        assert session.receipt(stopped.receipt_id).run_id is None
+        assert session.receipt(stopped.receipt_id, timeout=WAIT_S).run_id is None
         kinds = [event.kind for event in session.subscribe(from_seq=0, timeout=0.1)]
         assert kinds[:3] == ["message", "run.started", "tool.requested"]
         assert "made\n" in [m.content for m in session.thread()]
@@ -392,9 +392,12 @@ def test_the_shell_resumed_says_what_was_interrupted_and_completes(kit: Kit) -> 
 def test_an_ask_whose_time_is_over_raises_and_the_same_object_brings_the_answer(kit: Kit) -> None:
     session = kit.session(hold)
     say(session)
+    assert session.ref is not None
     one = message("x", policy="enqueue")
+    release = kit.keep_busy(session.ref)
     with pytest.raises(pykka.Timeout):
         session.ask(one, timeout=0)
+    release.set()
     assert session.ask(one).message_id == one.id
     stop(session)
     settled(session)
