@@ -157,7 +157,7 @@ def test_a_signal_with_nothing_running_ends_the_chat(desk: Desk) -> None:
 
 
 def test_a_second_sigint_kills_at_once(desk: Desk) -> None:
-    chatting = desk.start("chat")
+    chatting = desk.start("chat", "--set", "grace_s=600")
     chatting.type(desk.tree + "\n")
     chatting.out.wait("started")
     desk.wait_alive(3)
@@ -255,7 +255,7 @@ def test_on_a_terminal_ctrl_c_stops_shows_the_receipt_and_the_chat_continues(des
 
 
 def test_on_a_terminal_a_second_ctrl_c_kills_at_once(desk: Desk) -> None:
-    terminal = desk.terminal()
+    terminal = desk.terminal("chat", "--set", "grace_s=600")
     terminal.screen.wait("> ")
     terminal.line(desk.tree)
     terminal.screen.wait("started\r\n")
@@ -339,13 +339,14 @@ def test_on_a_terminal_ctrl_c_with_nothing_running_says_how_to_leave(desk: Desk)
     assert "there is no session 'main'" in desk.run("", "runs").stderr
 
 
-def test_on_a_terminal_ctrl_d_lets_what_runs_end_and_leaves(desk: Desk) -> None:
+def test_on_a_terminal_ctrl_d_lets_what_runs_end_and_leaves(desk: Desk, tmp_path: Path) -> None:
     terminal = desk.terminal("chat")
     terminal.screen.wait("> ")
-    terminal.line("echo first; sleep 1; echo $((40+2))")
+    terminal.line(f"cd {tmp_path}; echo first; while [ ! -e go ]; do sleep 0.05; done; echo $((40+2))")
     terminal.screen.wait("first\r\n")
     terminal.ctrl_d()
     terminal.screen.wait("leaving:")
+    (tmp_path / "go").touch()
     assert terminal.ended() == 0
     assert "42\n" in terminal.screen.text
     assert [run["status"] for run in desk.json("runs")] == ["completed"]
@@ -393,7 +394,7 @@ def test_into_a_pipe_what_runs_comes_as_it_is(desk: Desk) -> None:
 
 
 def test_l10_ctrl_c_and_a_signal_together_have_one_effect(desk: Desk) -> None:
-    terminal = desk.terminal("chat")
+    terminal = desk.terminal("chat", "--set", "grace_s=600")
     terminal.screen.wait("> ")
     terminal.line(desk.tree)
     terminal.screen.wait("started\r\n")

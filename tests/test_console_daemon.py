@@ -603,7 +603,7 @@ def all_of(records: Records, run_id: str) -> list[Any]:
 
 
 def test_what_reads_says_the_same_of_a_daemon_and_of_the_disk(desk: Desk) -> None:
-    daemon = desk.serve("--set", "grace_s=0.2")
+    daemon = desk.serve("--set", "grace_s=60")
     for session in ("s0", "s0 and more", "é/ü", "s"):
         send(desk, session, "echo hello; exit 1")
     run_id = send(desk, "s1", f"echo begun; sleep {desk.mark}")

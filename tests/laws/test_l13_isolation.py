@@ -27,7 +27,8 @@ from actors import (
 from actors.messages import Committed
 from tests.kit import WAIT_S, Kit, Listener, check_rest, log, message, poison, rows, say, settled, stop, until
 
-SCRIPT = "trap '' TERM; setsid sleep 60 >/dev/null 2>&1 & while :; do sleep 1; done"
+# Three that stay, and one that comes anew each second.
+SCRIPT = "trap '' TERM; setsid sleep 60 >/dev/null 2>&1 & sleep 60 & while :; do sleep 1; done"
 ACTORS: list[type[Any]] = [ProcessActor, ToolActor, RunActor, SessionActor]
 
 
@@ -98,7 +99,7 @@ def test_l13_an_actor_that_dies_while_its_run_is_cancelling_loses_no_receipt(kit
 
 
 def test_l13_the_rounds_of_dying_actors_leave_no_run_open_and_no_process(kit: Kit) -> None:
-    session = kit.session(grace_s=0.05, kill_s=1.0)
+    session = kit.session(grace_s=0.05)
     for number in range(12):
         run_id = say(session, kit.script("sleep 60 & sleep 60; :"))
         # A different moment of the start each time.

@@ -174,7 +174,7 @@ def test_l5_a_request_from_outside_cannot_claim_an_inside_source(source: str) ->
 
 
 def test_l5_the_end_of_a_process_by_a_stop_is_reported_with_its_signals(kit: Kit) -> None:
-    session = kit.session()
+    session = kit.session(grace_s=3600.0)
     run_id = say(session, kit.script("sleep 60; :"))
     until(lambda: len(kit.alive()) >= 2)
     stop(session)
@@ -287,7 +287,8 @@ def test_l5_a_process_that_ends_with_its_call_or_its_run_says_so(kit: Kit, sourc
         if source == "tool.deadline":
             token.wait()
 
-    session = kit.session(lambda turn: turn.call("leave"), tools=[leave])
+    # It dies of SIGTERM, and has the time for it.
+    session = kit.session(lambda turn: turn.call("leave"), tools=[leave], grace_s=3600.0)
     run_id = say(session)
     assert spawned.wait(WAIT_S)
     if source == "tool.deadline":

@@ -30,14 +30,6 @@ def test_l7_a_status_moves_only_as_the_table_says(old: RunStatus, new: RunStatus
 Agent = Callable[[Turn], Any]
 
 
-async def swallows_async(turn: AsyncTurn) -> None:
-    while True:
-        try:
-            await asyncio.sleep(60)
-        except asyncio.CancelledError:
-            continue
-
-
 def never_looks(gate: threading.Event) -> Agent:
     return lambda turn: gate.wait()
 
@@ -80,15 +72,24 @@ def test_l7_an_agent_that_does_not_end_is_named_abandoned_and_its_end_amends_the
 
 
 def test_l7_an_async_agent_that_swallows_its_cancel_is_bounded_by_the_kill_deadline(kit: Kit) -> None:
+    inside = threading.Event()
+
+    async def swallows_async(turn: AsyncTurn) -> None:
+        inside.set()
+        while True:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                continue
+
     session = kit.session(swallows_async, grace_s=0.05, kill_s=0.2)
     run_id = say(session)
-    until(lambda: session.run(run_id).status is RunStatus.IN_PROGRESS)
-    until(lambda: session.status().state == "running")
+    # Before its first line a cancel ends it for good; after it, it is left running and named.
+    assert inside.wait(WAIT_S)
     stop(session)
     receipt = session.receipt(run_id, timeout=WAIT_S)
     assert session.run(run_id).status is RunStatus.CANCELLED
-    # Before its first line a cancel ends it for good; after it, it is left running and named.
-    assert receipt.rows == () or receipt.rows[0].how in (How.ABANDONED, How.RAISED, How.NOT_STARTED)
+    assert [(row.kind, row.how) for row in receipt.rows] == [("agent", How.ABANDONED)]
     second = say(session, "next")
     stop(session)
     session.receipt(second, timeout=WAIT_S)
@@ -278,7 +279,8 @@ def test_l7_a_plain_agent_that_ends_at_its_cancel_is_cancelled(kit: Kit) -> None
 
 
 def test_l7_a_process_whose_own_parent_read_its_status_is_gone(kit: Kit) -> None:
-    session = kit.session(agent=None)
+    # Its shell has the time to read the status: nothing ends it before.
+    session = kit.session(agent=None, grace_s=3600.0)
     # It says so when its child has become the command, whose name the row has.
     executed = 'while read -r name </proc/$!/comm && [ "$name" != sleep ]; do :; done'
     run_id = say(session, kit.script(f"trap : TERM; sleep 60 & {executed}; echo begun; wait; wait; exit 0"))
