@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 
 from actors import AsyncSpawn, AsyncTurn, CancelToken, How, Receipt, Row, RunStatus, Spawn, Turn, tool
+from actors.messages import CallDeadline, RunDeadline
 from supervisor.containment.guard import procfs
 from tests.kit import WAIT_S, Kit, check_rest, log, rows, say, stop, until
 from tests.process_kit import FREEZER, frozen, until_a_preforked_child_is_old
@@ -166,7 +167,7 @@ def test_l3_what_a_run_leaves_in_the_background_dies_with_its_natural_end(kit: K
 def test_l3_a_call_that_reaches_its_deadline_leaves_no_process(kit: Kit) -> None:
     left: list[int] = []
 
-    @tool(isolation="task", deadline_s=0.3)
+    @tool(isolation="task", deadline_s=3600.0)
     async def server(spawn: AsyncSpawn) -> str:
         process = await spawn(["sh", "-c", kit.script("setsid sleep 60 & sleep 60")])
         await process.wait()
@@ -182,7 +183,10 @@ def test_l3_a_call_that_reaches_its_deadline_leaves_no_process(kit: Kit) -> None
         await turn.emit("alone")
 
     session = kit.session(agent, tools=[server])
-    session.receipt(say(session), timeout=WAIT_S)
+    run_id = say(session)
+    until(lambda: len(kit.alive()) >= 2, "the tree")
+    kit.fire(CallDeadline)
+    session.receipt(run_id, timeout=WAIT_S)
     texts = [event.data["text"] for event in check_rest(session) if event.kind == "text"]
     assert texts == ["interrupted", "alone"]
     assert left == []
@@ -190,6 +194,8 @@ def test_l3_a_call_that_reaches_its_deadline_leaves_no_process(kit: Kit) -> None
 
 @pytest.mark.parametrize("end", ["raises", "exits", "deadline"])
 def test_l3_an_agent_that_fails_or_expires_leaves_no_process(kit: Kit, end: str) -> None:
+    up = kit.gate()
+
     @tool(isolation="thread")
     def server(spawn: Spawn) -> str:
         spawn(["sh", "-c", kit.script("trap '' TERM; setsid sleep 60 & while :; do sleep 1; done")])
@@ -198,14 +204,18 @@ def test_l3_an_agent_that_fails_or_expires_leaves_no_process(kit: Kit, end: str)
     def agent(turn: Turn) -> None:
         turn.call("server")
         until(lambda: len(kit.alive()) >= 2)
+        up.set()
         if end == "raises":
             raise ValueError("no")
         if end == "exits":
             raise SystemExit(3)
         turn.cancel_token.wait()
 
-    session = kit.session(agent, tools=[server], run_deadline_s=1.0 if end == "deadline" else None)
+    session = kit.session(agent, tools=[server], run_deadline_s=3600.0)
     run_id = say(session)
+    assert up.wait(WAIT_S)
+    if end == "deadline":
+        kit.fire(RunDeadline)
     receipt = session.receipt(run_id, timeout=WAIT_S)
     assert kit.alive() == []
     assert receipt.complete

@@ -240,8 +240,8 @@ def test_l8_a_callback_added_after_the_cancel_runs_and_one_taken_back_does_not(k
     calls: list[str] = []
 
     def agent(turn: Turn) -> None:
-        tokens.append(turn.cancel_token)
         turn.cancel_token.add_callback(lambda: calls.append("taken back"))()
+        tokens.append(turn.cancel_token)
         turn.cancel_token.wait()
 
     session = kit.session(agent)
