@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -171,26 +172,33 @@ def test_a_last_event_id_that_is_none_is_refused(api: Api, given: str) -> None:
 
 
 def test_ephemeral_events_come_to_clients_that_ask_and_move_no_position(api: Api) -> None:
+    go_on = api.kit.gate()
+
     async def types(turn: AsyncTurn) -> None:
         await turn.typing()
         await turn.emit("x")
         await turn.progress(done=1)
+        # Shown as they come: whoever reads the store meanwhile may be past them.
+        await asyncio.to_thread(go_on.wait)
 
     client = api.start(types)
     with client.stream("GET", URL, params={"ephemeral": "true"}) as asked, api.client().stream("GET", URL) as other:
         until(lambda: streams(api.client()) == 2, "both streams")
         say(api.session())
-        seen = _to_the_end(asked)
+        seen = _to_the_end(asked, go_on)
         plain = _to_the_end(other)
     assert {kind for place, kind in seen if place is None} == {"typing", "progress"}
     assert [one for one in seen if one[0] is not None] == plain
     assert [place for place, _ in plain] == list(range(1, len(plain) + 1))
 
 
-def _to_the_end(response: httpx.Response) -> list[tuple[int | None, str]]:
+def _to_the_end(response: httpx.Response, go_on: threading.Event | None = None) -> list[tuple[int | None, str]]:
+    """Read a stream to the end of a run. `go_on`: set when what is not stored has come."""
     seen = []
     for place, kind, _ in Sse(response):
         seen.append((place, kind))
+        if go_on is not None and {"typing", "progress"} <= {kind for _, kind in seen}:
+            go_on.set()
         if kind == "run.ended":
             break
     return seen
