@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -21,10 +22,13 @@ import pytest
 from actors.run_status import RunStatus
 from supervisor import Supervisor
 from supervisor.config import Config
-from supervisor.daemon.serve import DaemonExit
+from supervisor.daemon.notify import Notifier
+from supervisor.daemon.serve import DaemonExit, _DaemonShutdown
+from supervisor.daemon.signals import Signals
+from supervisor.daemon.sockets import Sockets
 from supervisor.lock import held
 from tests.daemon_kit import PROJECT, WAIT_S, Foreground, output, runs, seed
-from tests.kit import alive, until
+from tests.kit import alive, message, until
 
 PLUGINS = "tests.daemon_plugins"
 QUICK = ("grace_s=0.3", "kill_s=2.0")
@@ -388,6 +392,8 @@ def test_hundreds_of_signals_amid_a_torrent_of_log_lines_hang_nothing(daemon: Fo
     # loguru 390: a handler that logs waits for the lock that its own thread holds.
     seed(daemon.state_dir, daemon.mark, s1="go", s2="go")
     daemon.ready(*agent("chatters"), "drain_s=0.1", *QUICK)
+    for session in ("s1", "s2"):
+        until(lambda: runs(daemon.state_dir, session)[-1].status is RunStatus.IN_PROGRESS, "its run", WAIT_S)  # noqa: B023
     daemon.wait_says("chatter")
     for _ in range(300):
         daemon.process.send_signal(signal.SIGHUP)
@@ -414,6 +420,36 @@ def test_a_second_signal_cuts_the_drain_short(daemon: Foreground) -> None:
     assert run.provenance is not None
     assert (run.provenance.source, run.provenance.reason) == ("supervisor.shutdown", "the drain was cut short")
     assert any("STATUS=interrupting" in words or "STATUS=ending" in words for words in daemon.told())
+
+
+def test_a_second_signal_that_comes_before_the_drain_has_begun_cuts_it_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drain, hurry, hurried = Supervisor.drain, Supervisor.hurry, threading.Event()
+
+    def drain_late(self: Supervisor, drain_s: float) -> bool:
+        assert hurried.wait(WAIT_S)
+        return drain(self, drain_s)
+
+    def hurry_noted(self: Supervisor) -> None:
+        hurry(self)
+        hurried.set()
+
+    monkeypatch.setattr(Supervisor, "drain", drain_late)
+    monkeypatch.setattr(Supervisor, "hurry", hurry_noted)
+    config = Config(state_dir=tmp_path / "state", grace_s=0.3, drain_s=100_000.0)
+    with Supervisor.start(config) as supervisor, Signals() as signals:
+        run_id = supervisor.session("s1").ask(message("sleep 1000"), timeout=WAIT_S).run_id
+        sockets = Sockets(tmp_path / "state", [], tmp_path / "s")
+        daemon: Any = SimpleNamespace(
+            notifier=Notifier(), signals=signals, settings=SimpleNamespace(config=supervisor.config)
+        )
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert _DaemonShutdown(daemon, supervisor, None, sockets).run() == DaemonExit.OK
+    (run,) = runs(tmp_path / "state", "s1")
+    assert (run.run_id, run.status) == (run_id, RunStatus.CANCELLED)
+    assert run.provenance is not None
+    assert run.provenance.reason == "the drain was cut short"
 
 
 def test_a_third_signal_ends_it_on_the_spot_and_what_it_ran_too(daemon: Foreground) -> None:

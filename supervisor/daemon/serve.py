@@ -225,6 +225,7 @@ class _DaemonShutdown:
         self._sockets = sockets
         self._drain_s = daemon.settings.config.drain_s
         self._phase = ""
+        self._hurried = False
         self._quiet = False
         self._drained = threading.Event()
         self._closed = threading.Event()
@@ -275,6 +276,7 @@ class _DaemonShutdown:
     def _hurry(self, hurries: int) -> None:
         if hurries == 1:
             logger.warning("second signal: active runs are interrupted now")
+            self._hurried = True
             self._supervisor.hurry()
             return
         logger.critical("third signal: ending on the spot; wardens end their trees")
@@ -288,7 +290,10 @@ class _DaemonShutdown:
         pong = self._supervisor.ping(TICK_S)
         if pong is None or self._drained.is_set():
             return
-        if pong.phase is ServicePhase.DRAINING:
+        if pong.phase is ServicePhase.DRAINING and self._hurried:
+            # The signal came before the drain had begun: until then it has no effect.
+            self._supervisor.hurry()
+        elif pong.phase is ServicePhase.DRAINING:
             left_s = max(0.0, self._drain_s - (time.monotonic() - started))
             self._enter("draining", f"{_sessions(pong.awaited)} at work, {left_s:.0f} s left")
         elif pong.phase is ServicePhase.INTERRUPTING:
