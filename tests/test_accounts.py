@@ -97,6 +97,8 @@ def test_a_user_can_open_what_it_prints_to_by_name(b: Bench, pty: bool) -> None:
 def test_l3_a_tree_of_another_user_is_asked_and_killed_as_any_and_proven_gone(b: Bench) -> None:
     b.sh("setsid sleep 1000 & trap '' TERM; echo up; while :; do sleep 0.05; done", cwd=SCRATCH, user="nobody")
     b.owner.wait_text("up")
+    b.trees.kill("p", 10_000.0)
+    until(lambda: '"SIGCONT"' in b.ledger_text(), "it is asked to end")
     b.trees.kill("p", 0.3)
     ended = b.owner.ended()
     assert (ended.how, ended.proven) == (How.SIGKILL, True)
@@ -285,9 +287,10 @@ def test_a_tree_is_as_nice_as_it_was_asked_to_be_until_that_is_taken_back_from_a
     assert len(procfs.children(pid)) == 2
     warden = b.warden_of(pid)
     assert os.getpriority(os.PRIO_PROCESS, warden) == -20
-    b.sh("nice", "later")
-    b.owner.ended("later")
-    assert b.owner.text("later") == f"{OURS}\n"
+    b.sh("exec sleep 1000", "later")
+    later = b.owner.started("later").pid
+    # It runs ahead of others for the exec; its warden takes that back when it sees that it was executed.
+    until(lambda: values(later) == [0], "another command is as nice as the daemon")
 
 
 @needs_root

@@ -351,6 +351,8 @@ def test_l3_without_the_subreaper_the_cgroup_alone_waits_for_kills_and_proves(tm
         b.sh("exit 0", "later")
         assert b.owner.ended("later").proven
         assert "ProcessEnded" not in b.owner.kinds(), "who is in the background is not ended with the command"
+        b.trees.kill("p", 10_000.0)
+        until(lambda: '"SIGCONT"' in b.ledger_text(), "it is asked to end")
         b.trees.kill("p", 0.1)
         ended = b.owner.ended()
         assert (ended.proven, ended.note) == (True, "")

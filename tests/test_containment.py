@@ -232,13 +232,15 @@ def test_a_command_starts_with_a_clean_signal_state_session_and_descriptors(b: B
         "print(sorted(int(n) for n in ignored if n not in (signal.SIGPIPE, signal.SIGXFSZ)))\n"
         "print(sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())))\n"
         "print(os.getsid(0) == os.getpid(), sorted(os.listdir('/proc/self/fd'))[:3], os.read(0, 1))\n"
-        "print(os.sched_getscheduler(0) == os.SCHED_OTHER, os.getpriority(os.PRIO_PROCESS, 0))\n"
+        # It runs ahead of others for the exec; its warden takes that back when it sees that it was executed.
+        "while os.getpriority(os.PRIO_PROCESS, 0) < 0 or os.sched_getscheduler(0) != os.SCHED_OTHER: os.sched_yield()\n"
+        "print(os.getpriority(os.PRIO_PROCESS, 0))\n"
         "print([fd for fd in range(3, 1000) if os.path.exists(f'/proc/self/fd/{fd}')])\n"
     )
     b.run((PYTHON, "-c", script))
     b.owner.ended()
     nice = os.getpriority(os.PRIO_PROCESS, 0)
-    assert b.owner.text().splitlines() == ["[]", "[]", "True ['0', '1', '2'] b''", f"True {nice}", "[]"]
+    assert b.owner.text().splitlines() == ["[]", "[]", "True ['0', '1', '2'] b''", str(nice), "[]"]
 
 
 THREADED = """
@@ -367,6 +369,8 @@ def test_l3_a_double_forked_daemon_that_ignores_term_is_killed_at_the_deadline(b
     b.owner.exited()
     b.owner.wait_text("daemon")
     pid = b.outside(int(b.owner.text().split()[1]))
+    b.trees.kill("p", 10_000.0)
+    until(lambda: '"SIGCONT"' in b.ledger_text(), "it is asked to end")
     b.trees.kill("p", 0.1)
     ended = b.owner.ended()
     b.assert_nobody_left()
@@ -721,8 +725,9 @@ def test_an_owner_that_raises_disturbs_no_other_tree(b: Bench) -> None:
 
 
 def test_l3_closing_kills_all_trees_proves_it_and_leaves_no_thread_child_or_descriptor(tmp_path: Path) -> None:
+    # What an earlier test has left may end meanwhile.
     descriptors, children = fd_count(), our_children()
-    threads = threading.active_count()
+    threads = threading.enumerate()
     with bench(tmp_path) as b:
         b.sh("trap '' TERM; sleep 1000 & setsid sleep 1000 & echo ready; wait", "one")
         b.sh("sleep 1000", "two")
@@ -734,14 +739,14 @@ def test_l3_closing_kills_all_trees_proves_it_and_leaves_no_thread_child_or_desc
         b.sh("true", "late")
         assert b.owner.ended("late").how is How.NOT_STARTED
     assert fd_count() <= descriptors
-    assert our_children() == children
-    assert threading.active_count() == threads
+    assert set(our_children()) <= set(children)
+    assert set(threading.enumerate()) <= set(threads)
 
 
 def test_l14_a_hundred_spawns_leave_no_descriptor_zombie_or_thread(b: Bench) -> None:
     b.run(("/bin/true",), "first")
     b.owner.ended("first")
-    descriptors, threads = b.descriptors_at_rest(), threading.active_count()
+    descriptors, threads = b.descriptors_at_rest(), threading.enumerate()
     zygote = b.zygote_pid()
     for number in range(100):
         b.run(("/bin/true",), f"p{number}")
@@ -749,7 +754,7 @@ def test_l14_a_hundred_spawns_leave_no_descriptor_zombie_or_thread(b: Bench) -> 
         b.trees.forget(f"p{number}")
     until(lambda: not b.wardens(), "the zygote has reaped its wardens")
     until(lambda: b.descriptors_at_rest() <= descriptors, "no descriptor is left")
-    assert threading.active_count() == threads
+    assert set(threading.enumerate()) <= set(threads)
     assert len(os.listdir(f"/proc/{zygote}/fd")) < 12
 
 
@@ -883,12 +888,12 @@ def test_rq_1193_hermes_81292_killed_trees_leave_no_zombie_descriptor_thread_or_
 
     zygote = b.zygote_pid()
     kill_some(0, 20)
-    descriptors, threads = b.descriptors_at_rest(), threading.active_count()
+    descriptors, threads = b.descriptors_at_rest(), threading.enumerate()
     children, resident = our_children(), resident_kb()
     kill_some(20, 80)
     until(lambda: b.descriptors_at_rest() <= descriptors, "no descriptor is left")
-    assert threading.active_count() <= threads
-    assert our_children() == children
+    assert set(threading.enumerate()) <= set(threads)
+    assert set(our_children()) <= set(children)
     assert resident_kb() - resident < 1024
     assert len(os.listdir(f"/proc/{zygote}/fd")) < 12
     b.assert_nobody_left()

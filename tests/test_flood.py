@@ -161,7 +161,7 @@ def test_l14_a_disk_that_stands_still_stops_the_flood_and_no_stop(tmp_path: Path
         assert before < spool_module.PENDING_MAX_BYTES + 4 * 1_048_576
         b.sh("echo hello", "other")
         assert b.owner.exited("other").tail == "hello\n"
-        b.trees.kill("flood", 1.0)
+        b.trees.kill("flood", 60.0)
         ended = b.owner.ended("flood")
         assert (ended.proven, ended.how) == (True, How.SIGTERM)
         assert b.owner.exited("flood").total_bytes > spool_module.PENDING_MAX_BYTES

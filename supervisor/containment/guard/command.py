@@ -13,7 +13,7 @@ from functools import partial
 
 from supervisor.containment.guard import account
 from supervisor.containment.guard.ledger import decode
-from supervisor.containment.guard.unix import go_with_the_others, niceness
+from supervisor.containment.guard.unix import NICE, go_with_the_others, niceness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def prepare(spec: Word, given: int | None = None) -> Callable[[], str]:
 
     def execute() -> str:
         try:
-            if "nice" in spec:
-                # Before it can fork: its children inherit the value.
-                go_with_the_others(0, niceness(spec["nice"]))
+            if "nice" in spec or NICE:
+                # Before it can fork or start a thread: they inherit the value, or get 0 where ours is that of a guard.
+                go_with_the_others(0, niceness(spec.get("nice", 0)))
             limit(spec.get("limits", {}))
             return _why_not(what, execute_first(paths, argv, environ), spec, remedy)
         except OSError as error:
