@@ -18,6 +18,7 @@ from actors import (
     AsyncTurn,
     CancelToken,
     Emit,
+    Event,
     Invalid,
     RunCancelled,
     Tool,
@@ -26,6 +27,7 @@ from actors import (
     render_openai,
     tool,
 )
+from actors.messages import CallDeadline
 from supervisor import SessionHandle
 from supervisor.agent import Agent
 from tests.kit import WAIT_S, Kit, Listener, check_rest, log, say, stop, until
@@ -55,6 +57,12 @@ def told(session: SessionHandle) -> list[tuple[str, str | None]]:
         for event in events
         if event.kind == "text"
     ]
+
+
+def heard(listener: Listener) -> list[Event]:
+    """Close a listener when it has heard the end of the run, and return all that it has heard."""
+    until(lambda: any(event.kind == "run.ended" for event in list(listener.events)), "the end of the run")
+    return listener.close()
 
 
 def shape(session: SessionHandle) -> list[tuple[str, str]]:
@@ -93,7 +101,7 @@ def test_l6_what_a_tool_says_stands_with_its_call_as_text_of_the_agent(kit: Kit,
         ("tool", "task is done"),
     ]
     assert seen == [shape(session)], "the agent sees the same"
-    events = with_progress.close()
+    events = heard(with_progress)
     assert [event.data for event in events if event.kind == "progress"] == [{"step": 1}, {"step": 2}]
     kinds = [event.kind for event in events if event.kind in ("tool.started", "text", "tool.ended")]
     assert kinds == ["text", *["tool.started", "text", "tool.ended"] * 2], "a call has started before its tool speaks"
@@ -156,7 +164,7 @@ def test_l1_once_its_call_is_closed_a_tool_says_nothing(kit: Kit, kind: str, end
 
     tasks: list[Any] = []
     made = Tool(
-        late_task if kind == "async" else late, name="late", schema={}, deadline_s=0.2 if end == "deadline" else None
+        late_task if kind == "async" else late, name="late", schema={}, deadline_s=3600.0 if end == "deadline" else None
     )
 
     async def agent(turn: AsyncTurn) -> None:
@@ -168,6 +176,8 @@ def test_l1_once_its_call_is_closed_a_tool_says_nothing(kit: Kit, kind: str, end
     assert begun.wait(WAIT_S)
     if end == "stop":
         stop(session)
+    elif end == "deadline":
+        kit.fire(CallDeadline)
     until(lambda: any(event.kind == "tool.ended" for event in log(session)), "the call is closed")
     closed.set()
     assert done.wait(WAIT_S)
@@ -214,7 +224,7 @@ def test_a_tool_in_a_process_of_its_own_says_something(kit: Kit) -> None:
     session.receipt(run_id, timeout=WAIT_S)
     assert session.run(run_id).result == ["said", "said", "a b " * 2]
     assert told(session) == [("a ", "speaks"), ("b ", "speaks"), ("a ", "speaks_async"), ("b ", "speaks_async")]
-    assert [event.data for event in progress.close() if event.kind == "progress"] == [{"step": 1}, {"step": 1}]
+    assert [event.data for event in heard(progress) if event.kind == "progress"] == [{"step": 1}, {"step": 1}]
 
 
 # ── In hosts ──────────────────────────────────────────────────────────────────────────────────────
@@ -307,7 +317,7 @@ def test_what_a_tool_of_a_host_says_stands_with_its_call(kit: Kit, tmp_path: Pat
         ("tool", "task is done"),
     ]
     assert session.run(run_id).result == json.loads(json.dumps(shape(session)))
-    assert [event.data for event in progress.close() if event.kind == "progress"] == [{"step": 1}, {"step": 2}]
+    assert [event.data for event in heard(progress) if event.kind == "progress"] == [{"step": 1}, {"step": 2}]
 
 
 def test_l1_once_its_call_is_closed_a_tool_of_a_host_says_nothing(kit: Kit, tmp_path: Path) -> None:

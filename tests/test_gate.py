@@ -16,6 +16,7 @@ from actors import AsyncTurn, CancelToken, How, Invalid, Outcome, Provenance, Ru
 from actors.errors import Refused, RunCancelled
 from actors.gate.cell import Cell, CellState
 from actors.gate.pending import Pending, settle
+from actors.messages import CallDeadline
 from actors.model import Address
 from actors.plugin.execution import NOT_STARTED, Executed, foreign_body
 from actors.plugin.foreign import Finish, Foreign, GatedThread
@@ -545,23 +546,36 @@ def test_l6_a_gate_whose_await_is_cancelled_is_given_up_and_its_function_is_canc
 
 @pytest.mark.parametrize("kind", ["task", "thread"])
 def test_l2_a_gate_with_a_deadline_is_closed_at_it_and_its_caller_gets_what_the_thread_has(kit: Kit, kind: str) -> None:
+    inside = kit.gate()
+
     async def as_task(turn: AsyncTurn) -> list[str]:
+        async def slow() -> None:
+            inside.set()
+            await asyncio.Event().wait()
+
         with pytest.raises(Refused) as refused:
-            await turn.gate("slow", {}, lambda: asyncio.sleep(60), deadline_s=0.05)
+            await turn.gate("slow", {}, slow, deadline_s=3600.0)
         return [refused.value.result.outcome, turn.messages[-1].content]
 
     def as_thread(turn: Turn) -> list[str]:
         def slow() -> str:
+            inside.set()
             until(lambda: any(message.outcome == "interrupted" for message in turn.messages))
             return "too late"
 
         with pytest.raises(Refused) as refused:
-            turn.gate("slow", {}, slow, deadline_s=0.05)
+            turn.gate("slow", {}, slow, deadline_s=3600.0)
         return [refused.value.result.outcome, turn.messages[-1].content]
 
-    outcome, shown = result_of(kit, as_task if kind == "task" else as_thread)
+    session = kit.session(as_task if kind == "task" else as_thread)
+    run_id = say(session)
+    # One that has not begun when its deadline comes is not interrupted, but not started.
+    assert inside.wait(WAIT_S)
+    kit.fire(CallDeadline)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    outcome, shown = session.run(run_id).result
     assert outcome == "interrupted"
-    assert "0.05 s" in shown
+    assert "3600 s" in shown
 
 
 def test_a_deadline_of_a_gate_is_a_number_of_seconds(kit: Kit) -> None:

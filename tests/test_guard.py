@@ -15,6 +15,7 @@ import pytest
 from actors import AsyncCancelToken, AsyncTurn, CancelToken, Effect, Invalid, Provenance, Turn, tool
 from actors.errors import RunCancelled
 from actors.gate.guard import NAME_MAX_CHARS, NAMES_MAX, OTHERS
+from actors.messages import CallDeadline
 from actors.model import Address, CallState, Event, Outcome, RunInfo
 from actors.ports import CallRow
 from actors.protocol.run_record import restored
@@ -288,10 +289,13 @@ def test_l1_what_a_tool_leaves_behind_begins_nothing_once_its_call_has_its_resul
 
 
 def test_l2_a_call_that_its_deadline_closes_names_the_effects_that_it_had_begun(kit: Kit) -> None:
-    @tool(isolation="task", deadline_s=0.2)
+    inside = kit.gate()
+
+    @tool(isolation="task", deadline_s=3600.0)
     async def slow(token: AsyncCancelToken) -> None:
         """Begin, and go on for too long."""
         async with token.guard("upload"):
+            inside.set()
             await asyncio.Event().wait()
 
     async def agent(turn: AsyncTurn) -> str:
@@ -299,6 +303,8 @@ def test_l2_a_call_that_its_deadline_closes_names_the_effects_that_it_had_begun(
 
     session = kit.session(agent, tools=[slow])
     run_id = say(session)
+    assert inside.wait(WAIT_S)
+    kit.fire(CallDeadline)
     assert session.receipt(run_id, timeout=WAIT_S).complete
     ended = ended_call(log(session))
     assert told(ended) == [("upload", 1, 0)]
