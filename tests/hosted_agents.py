@@ -61,8 +61,8 @@ async def do_gate(turn: Any, rest: str) -> str:
 
 async def do_gated_sleep(turn: Any, rest: str) -> None:
     async def own() -> None:
-        await turn.emit("in the gate")
         try:
+            await turn.emit("in the gate")
             await asyncio.sleep(1000)
         finally:
             with open(rest, "a") as file:
@@ -73,8 +73,8 @@ async def do_gated_sleep(turn: Any, rest: str) -> None:
 
 async def do_sleep(turn: Any, rest: str) -> None:
     """Sleep, and clean up when told to end."""
-    await turn.emit("asleep")
     try:
+        await turn.emit("asleep")
         await asyncio.sleep(1000)
     finally:
         await asyncio.sleep(0.05)
@@ -222,8 +222,8 @@ def plain(turn: Any) -> Any:
     """Do the same for a plain agent: it may block."""
     word, _, rest = turn.inputs[-1].content.partition(" ")
     if word == "sleep":
-        turn.emit("asleep")
         try:
+            turn.emit("asleep")
             time.sleep(1000)
         finally:
             with open(rest, "a") as file:

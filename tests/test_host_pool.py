@@ -17,6 +17,7 @@ from loguru import logger
 from actors.messages import ProcessEnded, ProcessExited
 from actors.model import Event, How
 from supervisor.agent import Agent
+from supervisor.clock import SystemClock
 from supervisor.hosts import host as host_module
 from supervisor.hosts import pool as pool_module
 from supervisor.hosts.host import HostState
@@ -211,8 +212,16 @@ def test_unknown_ids_are_ignored() -> None:
 # ── Spares that die, and agents that are broken ───────────────────────────────────────────────────
 
 
+class Still(SystemClock):
+    """A clock on which no time passes."""
+
+    def monotonic(self) -> float:
+        """Return the same time always."""
+        return 1_000.0
+
+
 def test_a_spare_that_dies_is_replaced_after_a_while_that_doubles() -> None:
-    with hosting() as hosts:
+    with hosting(clock=Still()) as hosts:
         clock = hosts.pool._clock
         waits = []
         for _ in range(8):
@@ -221,7 +230,7 @@ def test_a_spare_that_dies_is_replaced_after_a_while_that_doubles() -> None:
             hosts.until_state(tree, None)
             until(lambda: hosts.status().retry_in_s is not None, "the next try to be set")
             entry = hosts.pool._agents[NAME]
-            waits.append(round(entry.retry_at - clock.monotonic()))
+            waits.append(entry.retry_at - clock.monotonic())
             # The time has come.
             entry.retry_at = 0.0
             hosts.pool._refill_soon(entry)
@@ -795,39 +804,52 @@ def test_a_spare_that_exits_and_leaves_processes_behind_is_killed() -> None:
 # ── Hosts that do not answer ──────────────────────────────────────────────────────────────────────
 
 
-def test_a_spare_that_answers_its_pings_stays_and_one_that_does_not_is_replaced(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(host_module, "PING_S", 0.05)
-    with hosting() as hosts:
+def pass_by(hosts: Hosting, clock: Ahead, seconds: float) -> None:
+    """Let a time pass: its timers have fired then. No time passes otherwise, as far as they can tell."""
+    clock.ahead_s += seconds
+    for _ in range(2):
+        hosts.loop.call(lambda: None)
+
+
+def test_a_spare_that_answers_its_pings_stays_and_one_that_does_not_is_replaced() -> None:
+    clock = Ahead()
+    with hosting(clock=clock) as hosts:
         tree = hosts.spare({**HELLO, "can": ["ping"]})
+        host = hosts.pool._hosts[tree.process_id]
         for _ in range(4):
+            pass_by(hosts, clock, host_module.PING_S)
             ping = tree.host.next()
             assert ping["method"] == "ping"
+            limit = hosts.loop.call(lambda: host._ping_alarm)
             tree.host.answer(ping)
+            hosts.loop.until(lambda limit=limit: host._ping_alarm is not limit, "the answer is heard")  # type: ignore[misc]
+        pass_by(hosts, clock, host_module.PING_S)
         assert tree.host.next()["method"] == "ping"
+        assert not tree.kills
+        pass_by(hosts, clock, host_module.PING_S)
         hosts.until_state(tree, None)
         assert tree.kills == [0.0]
 
 
-def test_a_host_that_cannot_ping_or_has_a_run_is_not_pinged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_module, "PING_S", 0.02)
-    with hosting(spec(spares=2)) as hosts:
+def test_a_host_that_cannot_ping_or_has_a_run_is_not_pinged() -> None:
+    clock = Ahead()
+    with hosting(spec(spares=2), clock=clock) as hosts:
         mute = hosts.spare()
         speaking = hosts.spare({**HELLO, "can": ["ping"]})
+        pass_by(hosts, clock, host_module.PING_S)
         pinged = speaking.host.next()
+        assert pinged["method"] == "ping"
         assert hosts.reserved() is mute
         assert hosts.reserved("s2") is speaking
         run = OneRun(session="s2")
         hosts.pool.run(speaking.process_id, run.core, (), run.finish)
-        frame = speaking.host.next()
-        while frame["method"] == "ping":
-            pinged = frame
-            frame = speaking.host.next()
-        assert frame["method"] == "run"
+        assert speaking.host.next()["method"] == "run"
+        pass_by(hosts, clock, host_module.PING_S)
         assert speaking.host.nothing()
         speaking.host.answer(pinged)
-        assert speaking.host.nothing()
+        for _ in range(3):
+            pass_by(hosts, clock, host_module.PING_S)
+            assert speaking.host.nothing()
         assert mute.host.nothing()
         assert not run.over
 
