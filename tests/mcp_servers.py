@@ -5,7 +5,8 @@ capitals, `pid`, `variable`, `header`, and `note`, which notes a text. ``daemon`
 ignores SIGTERM. ``cancels``: a call of `hold` notes its cancel. ``stubborn``: a call of `hold` ignores its cancel, and
 the server ignores SIGTERM and the end of its input. ``changing``: `learn` adds a tool, and removes itself. ``dying``: a
 call of `die` ends it at once. ``holding``: `note` of a text that ends in ``:hold`` takes for good. ``starting``: it
-notes in the file of the variable NOTE that it starts, and starts no further, whoever asks it to end.
+notes in the file of the variable NOTE that it starts, and starts no further, whoever asks it to end. ``odd``: a number
+in the schema of `count` has more than 64 bits.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
 from mcp.server.mcpserver import Context, MCPServer
+from pydantic import Field  # type: ignore[import-not-found]
 
 from tests.mcp_server import DAEMON
 
@@ -102,6 +105,14 @@ if KIND == "dying":
     async def die() -> str:
         """Die."""
         os._exit(3)
+
+
+if KIND == "odd":
+
+    @server.tool()  # type: ignore[untyped-decorator]
+    async def count(number: Annotated[int, Field(le=2**70)]) -> int:
+        """Count on."""
+        return number + 1
 
 
 if __name__ == "__main__":

@@ -327,6 +327,15 @@ def test_l14_a_server_that_dies_in_its_calls_is_started_again_so_often_in_a_run_
     check_rest(used)
 
 
+def test_l13_a_tool_that_cannot_be_offered_is_left_out_and_the_others_are_there(sdks: None, kit: Kit) -> None:
+    used = session(kit, odd=on_stdio(kit, "odd"))
+    (tools, broken), called = done(used, ["list"], ["call", "odd_say", {"word": "on"}])
+    assert tools == ["odd_header", "odd_note", "odd_pid", "odd_say", "odd_variable"]
+    assert "its tool count is left out: the schema of the tool 'odd_count' is not valid" in broken["odd"]
+    assert called == ["finished", "ON", False]
+    check_rest(used)
+
+
 def test_two_lists_at_once_of_a_server_that_has_died_get_the_one_that_is_started_anew(sdks: None, kit: Kit) -> None:
     files = on_stdio(kit, "cancels")
     chosen = agent(kit, "files", run="tests.mcp_agents:together")

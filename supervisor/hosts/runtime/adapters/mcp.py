@@ -164,11 +164,17 @@ class Servers:
         return list(found.values())
 
     async def _listed(self, connection: _Connection) -> list[Tool]:
+        tools: list[Tool] = []
         try:
-            return [connection.tool(one) for one in await connection.tools()]
+            for found in await connection.tools():
+                try:
+                    tools.append(connection.tool(found))
+                except Invalid as error:
+                    # The others are offered.
+                    self.broken[connection.name] = f"its tool {found.name} is left out: {error}"
         except ToolFailed as error:
             self.broken[connection.name] = str(error)
-            return []
+        return tools
 
 
 class _Connection:

@@ -33,7 +33,7 @@ class Offers:
         self._broken: dict[str, str] = {}
 
     async def now(self) -> list[Any]:
-        """Return the tools as they are now, for the next request. A server that has none is named in the run's log."""
+        """Return the tools as they are now, for the next request. A server that lacks some is named in the log."""
         own = self._turn.tools
         if self._mcp is None:
             return list(own)
@@ -42,7 +42,7 @@ class Offers:
         self._of_servers = {tool.name: tool for tool in listed if tool.name not in taken}
         for name, why in self._mcp.broken.items():
             if self._broken.get(name) != why:
-                sys.stderr.write(f"the model has no tools of the MCP server {name}: {why}\n")
+                sys.stderr.write(f"the model lacks tools of the MCP server {name}: {why}\n")
         self._broken = dict(self._mcp.broken)
         return [*own, *self._of_servers.values()]
 
