@@ -48,6 +48,8 @@ MODEL_KEYS: Final = ("model", "base_url", "key_file", "instructions", "options")
 OPTIONS_OWN: Final = frozenset({"input", "messages", "model", "stream", "tools"})
 """Parameters of a request that the agent itself sets."""
 OPTIONS_MAX_BYTES: Final = 65_536
+VARIABLE_MAX_BYTES: Final = 131_071
+"""How long a variable may be with its name, for Linux."""
 
 _SPELLED: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
@@ -320,8 +322,8 @@ class Agent:
         """Return the variables added to the environment of its hosts. It reads files: for a thread that may block.
 
         Raises:
-            Invalid: one of `env_files`, its own or those of its servers, cannot be read, or has an invalid line. The
-                error shows no content of it.
+            Invalid: one of `env_files`, its own or those of its servers, cannot be read, or has an invalid line; or a
+                variable is too long for a process. The error shows no content of it.
         """
         found: dict[str, str] = {}
         inherited = os.environ.get("PYTHONPATH")
@@ -340,7 +342,20 @@ class Agent:
             found[MCP] = json.dumps({name: server.settings() for name, server in self.servers.items()})
         if self.path:
             found["COUNTERMAND_PATH"] = os.pathsep.join(self.path)
+        self._check_fits(found)
         return found
+
+    def _check_fits(self, environment: Mapping[str, str]) -> None:
+        for name, value in environment.items():
+            size = len(f"{name}={value}".encode(errors="replace"))
+            if size > VARIABLE_MAX_BYTES:
+                kept = RESERVED.get(name, "it is one of env, or of a file of env_files")
+                raise Invalid(
+                    f"the variable {name} of {self._called()} is too long for a process ({kept})",
+                    expected=f"at most {VARIABLE_MAX_BYTES} bytes with its name",
+                    got=f"{size} bytes",
+                    remedy="make it shorter, then: countermand agents reload",
+                )
 
     def _invalid(self, key: str, expected: str, got: object) -> Invalid:
         return Invalid(

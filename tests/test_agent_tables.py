@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from actors import Invalid, NewMessage
 from supervisor import Agent, Config, Supervisor
-from supervisor.agent import MODEL_KEYS, OPTIONS_MAX_BYTES, RUNTIME
+from supervisor.agent import MODEL_KEYS, OPTIONS_MAX_BYTES, RUNTIME, VARIABLE_MAX_BYTES
 from supervisor.daemon.agent_tables import AGENT_KEYS
 from supervisor.daemon.settings import WrongSettings
 from supervisor.supervisor import plugins_of
@@ -328,6 +330,22 @@ def test_the_supervisors_own_interpreter_finds_what_the_supervisor_finds(monkeyp
 
 
 # ── What the supervisor makes of it ───────────────────────────────────────────────────────────────
+
+
+def test_l14_a_variable_of_the_limit_starts_a_process_and_a_longer_one_is_named() -> None:
+    short = Agent(preset="openai", model="m", instructions="x", name="mine")
+    ((name, value),) = short.environment().items()
+    most = 1 + VARIABLE_MAX_BYTES - len(f"{name}={value}")
+    longest = dataclasses.replace(short, instructions="x" * most)
+    subprocess.run(["true"], env=longest.environment(), check=True)
+    longer = dataclasses.replace(short, instructions="x" * (most + 1))
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["true"], env={name: f"{longest.environment()[name]} "}, check=True)
+    expected = rf"{name} of the agent 'mine' .*the keys of a model.*{VARIABLE_MAX_BYTES + 1} bytes"
+    with pytest.raises(Invalid, match=expected):
+        longer.environment()
+    with pytest.raises(Invalid, match="the variable A of an agent is too long"):
+        Agent(run="m:f", env={"A": "x" * VARIABLE_MAX_BYTES}).environment()
 
 
 def test_what_holds_for_its_runs_is_what_it_says() -> None:
