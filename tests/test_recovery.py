@@ -28,6 +28,8 @@ INSTANTS = int(os.environ.get("COUNTERMAND_CRASH_INSTANTS", "100"))
 SEED = os.environ.get("COUNTERMAND_CRASH_SEED", "1")
 CHUNKS = 4
 LIFE_MAX_S = 0.5
+LIFE_LINES = 100
+"""So much is told at least in a life of that length, which is longer where a machine is busy: the load has to begin."""
 POINT_S = 20.0
 
 STAGES = ("commit", "committed", "publish", "published")
@@ -69,9 +71,15 @@ POINTS = [f"{stage}:{kind}" for kind in KINDS for stage in STAGES] + list(STARTS
 def live_and_die(folder: Path, mark: str, told: Told, seed: str, *, die_at: str | None, life_s: float) -> None:
     """One life of a child: it dies at its point, or else after `life_s` seconds of load."""
     child = Child(folder, mark, seed, told=told, die_at=die_at)
+    lines = int(LIFE_LINES * min(life_s / LIFE_MAX_S, 1.0))
+
+    def dying() -> bool:
+        return any(line["told"] == "dying" for line in child.lines)
+
     try:
         child.until_ready()
-        child.until(lambda: any(line["told"] == "dying" for line in child.lines), life_s)
+        child.until(dying, life_s)
+        child.until(lambda: dying() or len(child.lines) >= lines, WAIT_S)
         child.kill()
     finally:
         child.dispose()
