@@ -117,6 +117,13 @@ def amended(supervisor: Supervisor, run_id: str) -> Receipt:
     return receipt_of(supervisor, run_id)
 
 
+def asked_to_end(supervisor: Supervisor) -> bool:
+    """True when all processes that were found got their SIGTERM. None gets one if the grace is over before that."""
+    with supervisor._strays._lock:
+        found = [one.process for one in supervisor._strays._reports.strays.values() if one.process is not None]
+        return bool(found) and all(one.signals for one in found)
+
+
 def of_kind(receipt: Receipt, kind: str) -> list[Row]:
     return [row for row in rows(receipt) if row.kind == kind]
 
@@ -211,11 +218,13 @@ def test_l3_a_process_that_a_tool_starts_by_itself_is_ended_with_its_run_and_pro
             way(mark)
 
         starts = plain
-    with started(tmp_path, call("starts"), starts) as supervisor:
+    with started(tmp_path, call("starts"), starts, grace_s=WAIT_S) as supervisor:
         run_id = say(supervisor.session("s"))
         until(lambda: up(mark) and set(alive(mark)) <= {one.pid for one in supervisor.processes()}, "both, in ps")
         assert {one.run_id for one in supervisor.processes()} == {run_id}
         stop(supervisor.session("s"))
+        until(lambda: asked_to_end(supervisor), "they are asked to end")
+        stop(supervisor.session("s"), mode="immediate")
         receipt = receipt_of(supervisor, run_id)
         assert receipt.complete, receipt
         assert not alive(mark)
@@ -291,7 +300,7 @@ def test_l3_code_that_waits_for_a_process_of_its_own_reads_its_status_after_a_st
     async def agent(turn: AsyncTurn) -> None:
         await asyncio.gather(turn.call("plain"), turn.call("awaited"))
 
-    with started(tmp_path, agent, plain, awaited) as supervisor:
+    with started(tmp_path, agent, plain, awaited, grace_s=WAIT_S) as supervisor:
         run_id = say(supervisor.session("s"))
         assert waits.wait(WAIT_S)
         until(lambda: len(supervisor.left()) >= 2, "both processes")
