@@ -46,6 +46,7 @@ from tests.pool_kit import (
     SESSION,
     SETTINGS,
     WHY,
+    Ahead,
     Execution,
     Hosting,
     OneRun,
@@ -1140,6 +1141,34 @@ def test_a_host_that_has_exited_and_whose_last_frames_wait_for_credit_is_heard_t
     committing(run, lambda: run.over)
     assert run.end().result == "the end"
     assert len(run.said()) == 9
+
+
+def test_last_frames_that_have_just_got_credit_are_heard_though_the_time_for_them_is_over() -> None:
+    clock = Ahead()
+    with hosting(clock=clock) as hosts:
+        tree, run, frame = hosts.running()
+        channel = hosts.pool._hosts[tree.process_id]._peer.channel
+        for number in range(5):
+            tree.host.note("emit", fence=run.fence, text=str(number))
+        hosts.loop.until(lambda: channel.paused, "it to wait for credit")
+        # These stay in the socket.
+        for number in range(5, 8):
+            tree.host.note("emit", fence=run.fence, text=str(number))
+        tree.host.answer(frame, value="the end")
+        tree.die(0)
+
+        def late() -> None:
+            clock.ahead_s = 2 * host_module.LAST_FRAMES_S
+
+        def give() -> None:
+            for one in run.of(Said):
+                run.credit.give(one.size)
+            # In the turn of the loop that hears of the credit, and behind that.
+            assert hosts.loop.reactor.post(late)
+
+        hosts.loop.call(give)
+        assert run.end().result == "the end"
+        assert len(run.said()) == 8
 
 
 def test_a_socket_that_a_child_holds_open_does_not_hold_up_the_end(hosts: Hosting, quick: None) -> None:

@@ -94,6 +94,7 @@ class Channel:
         self._given = Theirs({})
         self._searched = 0
         self._paused = False
+        self._resumed = 0
         self._handing = False
         self._watched = False
         self._read_at = 0.0
@@ -132,6 +133,11 @@ class Channel:
         return self._paused
 
     @property
+    def resumed(self) -> int:
+        """How often the receiver has taken lines again."""
+        return self._resumed
+
+    @property
     def unsent_bytes(self) -> int:
         """How much was sent and is not written."""
         return sum(len(one.data) for one in self._unsent) - self._begun
@@ -153,6 +159,7 @@ class Channel:
     def resume(self) -> None:
         """Hand lines over again. From inside of `Receiver.line` those follow that were read."""
         self._paused = False
+        self._resumed += 1
         if not self._handing:
             self._hand_over()
         self._rewatch()

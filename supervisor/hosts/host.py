@@ -175,6 +175,7 @@ class Host:
         self._cut_off = ""
         self._gone = ""
         self._alarm: Alarm | None = None
+        self._resumed = 0
         self._ping_alarm: Alarm | None = None
 
     @property
@@ -264,12 +265,16 @@ class Host:
         if self._at_end or self._peer.channel.closed:
             self._be_gone()
         else:
-            self._arm(LAST_FRAMES_S, self._held_open)
+            self._await_last_frames()
+
+    def _await_last_frames(self) -> None:
+        self._resumed = self._peer.channel.resumed
+        self._arm(LAST_FRAMES_S, self._held_open)
 
     def _held_open(self) -> None:
-        if self._peer.channel.paused:
-            # Its last frames wait for credit, or for the check of a call.
-            self._arm(LAST_FRAMES_S, self._held_open)
+        if self._peer.channel.paused or self._peer.channel.resumed != self._resumed:
+            # Its last frames wait for credit, or for the check of a call; or they did, and are not read yet.
+            self._await_last_frames()
         else:
             self._be_gone()
 
