@@ -8,7 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from actors.kernel.log_context import speak
 from supervisor.strays.subreaper import PR_SET_CHILD_SUBREAPER
@@ -33,8 +33,10 @@ def pytest_runtest_setup() -> None:
 # What is tested here is the program too: its lines of the log are looked at.
 speak()
 
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
+# Nor is a machine called too slow for what it draws in a second.
+SLOW = [HealthCheck.too_slow]
+settings.register_profile("local", deadline=None, suppress_health_check=SLOW)
+settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True, suppress_health_check=SLOW)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
