@@ -340,14 +340,15 @@ class HostPool:
             self._refill_soon(entry)
 
     def status(self) -> list[AgentStatus]:
-        """Return the status of each agent, and of its hosts."""
+        """Return the status of each agent, and of its hosts that have not ended."""
         now = self._clock.monotonic()
         with self._lock:
+            hosts = [host for host in self._hosts.values() if not host.ended]
             return [
                 AgentStatus(
                     name=name,
                     spares=entry.spec.spares,
-                    hosts=tuple(status_of(host, now) for host in self._hosts.values() if host.spec.name == name),
+                    hosts=tuple(status_of(host, now) for host in hosts if host.spec.name == name),
                     broken=entry.broken,
                     output=entry.output,
                     printed=entry.printed,
