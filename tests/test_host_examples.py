@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.hosts import frames
 from tests.host_kit import Daemon, Json
+from tests.process_kit import until
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
 NODE = pytest.param("agent.mjs", marks=pytest.mark.skipif(shutil.which("node") is None, reason="there is no node"))
@@ -128,6 +129,7 @@ STAYS = {
     "agent.mjs": """
         try {
           turn.emit("up");
+          console.log("at work");
           await turn.call("never", {});
         } finally {
           await new Promise((done) => setTimeout(done, 10));
@@ -137,7 +139,8 @@ STAYS = {
     """,
     "agent.sh": """
         emit up
-        work bash -c 'trap "echo cleaned; exit" TERM; while true; do sleep 0.01; done' || emit late || echo enough
+        work bash -c 'trap "echo cleaned; exit" TERM; echo at work; while true; do sleep 0.01; done' ||
+            emit late || echo enough
         return 1
     """,
 }
@@ -151,9 +154,11 @@ def test_an_example_is_cancelled_once_and_by_each_further_method_of_the_turn(sta
         checked(host.take("emit"))
         if example == "agent.mjs":
             host.take("call")
+        # It hears a signal from now on.
+        until(lambda: host.stdout() == "at work\n", "it to be at work")
         host.cancel(number)
         assert host.answered(number)["error"]["code"] == -32800
-        assert host.stdout() == "cleaned\nenough\n"
+        assert host.stdout() == "at work\ncleaned\nenough\n"
 
 
 def test_the_example_in_node_is_short() -> None:
