@@ -42,7 +42,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Names]:
     census.end_all(made.prefix, list(tmp_path.rglob("seen")))
 
 
-def test_no_process_survives_that_an_agent_has_started_by_itself(names: Names) -> None:
+def test_no_process_survives_that_an_agent_has_started_by_itself(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Time enough for a host to start and the case to be up, where others are at work.
+    monkeypatch.setattr(by_host, "DEADLINE_S", 15.0)
     cases = choose(QUICK)
     totals = run(cases, by_host.TRIGGERS, runs=1, by="host", names=names)
     document = totals.document()

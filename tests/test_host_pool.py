@@ -254,7 +254,7 @@ def test_a_spare_that_was_used_or_that_lived_long_has_not_failed() -> None:
 
 
 def test_an_agent_that_cannot_be_loaded_is_broken_with_the_reason_and_the_end_of_its_output() -> None:
-    with hosting(spec(), Agent(name="other", command=("other",))) as hosts:
+    with hosting(spec(), Agent(name="other", command=("other",)), clock=Still()) as hosts:
         for _ in range(2):
             tree = hosts.trees.next()
             if tree.spec.argv == ("other",):
