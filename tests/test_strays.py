@@ -6,6 +6,7 @@ The file has over 600 lines, and is whole: all that is started is looked for wit
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import ctypes
 import gc
@@ -38,7 +39,7 @@ from supervisor.http.health import diagnose
 from supervisor.live_tree import living
 from supervisor.store.reader import SqliteReader
 from supervisor.strays import attribution
-from supervisor.strays.children import STARTS_MAX, UNKNOWN
+from supervisor.strays.children import LOOKS_MAX, STARTS_MAX, UNKNOWN
 from supervisor.strays.reports import ENDED_MAX, OTHERS, STRAYS_MAX
 from supervisor.strays.run_end import LEFT_OUT, NAMED_BY_ANOTHER, ORPHANS, SERVED
 from supervisor.strays.strays import Strays
@@ -593,6 +594,47 @@ def test_l14_of_threads_that_are_gone_no_start_is_kept_and_no_process_is_looked_
         with supervisor._strays._lock:
             assert len(supervisor._strays._children._starts) <= STARTS_MAX
         stop(supervisor.session("s"))
+
+
+def looked_for_in_vain(supervisor: Supervisor) -> bool:
+    """True when the process of the one start that there is was looked for so often as one is."""
+    with supervisor._strays._lock:
+        return [one.looks for one in supervisor._strays._children._starts.values()] == [LOOKS_MAX]
+
+
+def test_l13_a_start_of_which_no_process_comes_keeps_the_watching_thread_from_nothing(tmp_path: Path) -> None:
+    def agent(turn: Turn) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.posix_spawn("/no/such/program", ["program"], {})
+        turn.cancel_token.wait()
+
+    with started(tmp_path, agent) as supervisor:
+        say(supervisor.session("s"))
+        until(lambda: looked_for_in_vain(supervisor), "the last look")
+        assert supervisor._strays._watcher.turn() is None, "nothing is due until it is woken"
+        stop(supervisor.session("s"))
+
+
+def test_l3_a_process_that_comes_long_after_its_start_was_announced_is_found_when_its_run_is_ended(
+    tmp_path: Path, mark: str
+) -> None:
+    go_on = threading.Event()
+
+    def agent(turn: Turn) -> None:
+        # As `subprocess.Popen` does, whose fork may be late on a busy machine.
+        sys.audit("subprocess.Popen", "sh", ["sh"], None, None)
+        go_on.wait(WAIT_S)
+        ctypes.CDLL(None).system(f"exec {sys.executable} -S -c '{STUBBORN}' {mark}".encode())
+
+    with started(tmp_path, agent) as supervisor:
+        run_id = say(supervisor.session("s"))
+        until(lambda: looked_for_in_vain(supervisor), "the last look")
+        go_on.set()
+        until(lambda: up(mark), "both processes")
+        stop(supervisor.session("s"))
+        receipt = receipt_of(supervisor, run_id)
+        assert receipt.complete, receipt
+        assert not alive(mark)
 
 
 def test_l13_where_no_thread_can_be_had_to_watch_the_next_start_has_one(

@@ -108,21 +108,22 @@ class Children:
         """Look for the processes of starts that are due for a look; returns the seconds until further looks."""
         waits = list[float]()
         for tid, start in list(self._starts.items()):
+            ending = start.starter is not None and bool(start.starter.run.dues)
+            looks_max = LOOKS_ENDING_MAX if ending else LOOKS_MAX
+            if start.looks >= looks_max:
+                # Look again when its run is ended, or its thread starts another process or ends its execution.
+                continue
             if start.next_s > now:
                 waits.append(start.next_s - now)
             elif not self._find(start):
                 start.looks += 1
-                ending = start.starter is not None and bool(start.starter.run.dues)
-                if start.looks < (LOOKS_ENDING_MAX if ending else LOOKS_MAX):
+                if start.looks < looks_max:
                     wait_s = LOOK_S * 2 ** min(start.looks, 6)
                     start.next_s = now + wait_s
                     waits.append(wait_s)
                 elif start.starter is None:
                     # It could not be started. A later child of this thread is not its process.
                     del self._starts[tid]
-                else:
-                    # Look again when its thread starts another process, or ends its execution.
-                    start.next_s = float("inf")
         return waits
 
     def _find(self, start: _Start) -> bool:
