@@ -85,7 +85,8 @@ class Agent:
             agent's own, which run in its host. None: all of the supervisor's.
         ask: the tools that need a person's approval, by name: the supervisor's, the agent's own, and what it gates.
         mcp: the MCP servers that it uses, by their names in `Config.mcp`. A preset that is a model gets their tools;
-            other code asks for them with ``countermand.adapters.mcp``. `python` has to have the SDK ``mcp``.
+            other code asks for them with ``countermand.adapters.mcp``. `python` has to have the SDK ``mcp``. A preset
+            that is a program is handed the servers, and starts them itself: they have no `allow`, `deny` or `ask`.
         spares: how many hosts are kept ready. 0: every run starts one, and waits for it.
         keep: ``session``: after a run that has ended by itself the host stays, for the session's next run. None:
             ``session`` with a program's preset or with `mcp`, else ``run``. It is one of the two afterwards.
@@ -208,8 +209,8 @@ class Agent:
                 raise self._invalid("env", f"variables other than {name}: {RESERVED[name]}", name)
         if self.run is None and not self._is_model:
             own = [one for one in self.tools or () if ":" in one]
-            unused = {"python": self.python, "path": self.path, "tools": own, "mcp": self.mcp}
-            self._check_unused("an agent in Python", unused)
+            unused = {"python": self.python, "path": self.path, "tools": own}
+            self._check_unused("an agent in Python", unused if self.is_program else {**unused, "mcp": self.mcp})
 
     def _check_model(self) -> None:
         self._check_unused("an agent without such a preset", {"run": self.run, "command": self.command})
@@ -255,8 +256,8 @@ class Agent:
         """Copy mutable values, and make the paths absolute."""
         fixed = {
             "command": None if self.command is None else tuple(self.command),
-            "keep": self.keep or ("session" if self._is_program or self.mcp else "run"),
-            "overlap": not (self._is_program or self.mcp) if self.overlap is None else self.overlap,
+            "keep": self.keep or ("session" if self.is_program or self.mcp else "run"),
+            "overlap": not (self.is_program or self.mcp) if self.overlap is None else self.overlap,
             "key_file": None if self.key_file is None else str(absolute(Path(self.key_file))),
             "options": copy.deepcopy(dict(self.options)),
             "python": None if self.python is None else _program(self.python),
@@ -300,7 +301,8 @@ class Agent:
         return self._preset is not None and self._preset.is_model
 
     @property
-    def _is_program(self) -> bool:
+    def is_program(self) -> bool:
+        """True if it is a program of other people's."""
         return self._preset is not None and not self._preset.is_model
 
     @property

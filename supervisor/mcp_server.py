@@ -123,6 +123,12 @@ class McpServer:
             )
 
     @property
+    def rules(self) -> list[str]:
+        """The keys that it has of those with rules for its tools."""
+        given = {"allow": self.allow is not None, "deny": bool(self.deny), "ask": bool(self.ask)}
+        return [key for key, is_given in given.items() if is_given]
+
+    @property
     def spelled(self) -> str:
         """Its program and arguments, or its address, in one line for people. It has no variable and no header."""
         return self.url if self.url is not None else " ".join((str(self.command), *self.args))

@@ -512,11 +512,21 @@ def _check_servers(config: Config) -> None:
                 remedy="mcp={name: McpServer(command=…)}",
             )
     for name, agent in config.agents.items():
-        missing = [one for one in (agent.mcp if isinstance(agent, Agent) else ()) if one not in config.mcp]
+        if not isinstance(agent, Agent):
+            continue
+        missing = [one for one in agent.mcp if one not in config.mcp]
         if missing:
             raise Invalid(
                 f"the key {f'agents.{name}.mcp'!r} names an MCP server that is not there",
                 expected=" | ".join(sorted(config.mcp)) or "a table [mcp.NAME] for each",
                 got=missing[0],
                 remedy="add it to the configuration, or correct its name",
+            )
+        ruled = [one for one in agent.mcp if agent.is_program and config.mcp[one].rules]
+        if ruled:
+            raise Invalid(
+                f"the key {f'agents.{name}.mcp'!r} hands a program an MCP server with rules, which it would not keep",
+                expected="servers without 'allow', 'deny' and 'ask'",
+                got=f"{ruled[0]}, with {', '.join(config.mcp[ruled[0]].rules)}",
+                remedy="write the rules into the program's own configuration, and a table [mcp.NAME] without them",
             )

@@ -342,7 +342,10 @@ class Info(Struct, frozen=True):
 
 
 class McpState(Struct, frozen=True):
-    """An MCP server of a host. `state`: starting, running or ended; `why` it has ended. `tools`: how many it offers."""
+    """An MCP server of a host. `tools`: how many it offers; `why`: why it has ended.
+
+    `state`: starting, running or ended; handed over: the program that the agent is starts it.
+    """
 
     name: str
     state: str

@@ -16,7 +16,8 @@ in words:
 The faults, each a word: `deaf` ignores a cancel; `end_turn` answers a cancelled prompt as if it had come to its end;
 `mute` stops, but never answers the prompt; `chatter` goes on talking after it; `slow` takes its time. With `hold` the
 tool has no end, with `free` it asks for no permission. Whatever they are, its tools start children that survive it.
-With the argument `--forget` it knows no session of an earlier process, and with `--login` it wants one.
+It starts the MCP servers that come with a session, as its children. With the argument `--no-http` it can
+use none by HTTP. With `--forget` it knows no session of an earlier process, and with `--login` it wants one.
 """
 
 from __future__ import annotations
@@ -83,19 +84,22 @@ class Agent:
 
     def handle(self, method: str, number: int, params: Json) -> None:
         if method == "initialize":
-            able = {"loadSession": True, "promptCapabilities": {}}
+            able: Json = {"loadSession": True, "promptCapabilities": {}}
+            able["mcpCapabilities"] = {} if "--no-http" in sys.argv else {"http": True}
             self.write(id=number, result={"protocolVersion": 1, "agentCapabilities": able, "authMethods": []})
         elif method == "session/new" and "--login" in sys.argv:
             self.write(id=number, error={"code": -32000, "message": "Authentication required"})
         elif method == "session/new":
             self.session = uuid.uuid4().hex
             (FOLDER / self.session).touch()
+            start_servers(params)
             self.write(id=number, result={"sessionId": self.session})
         elif method == "session/load":
             self.session = params["sessionId"]
             if "--forget" in sys.argv or not (FOLDER / self.session).exists():
                 self.write(id=number, error={"code": -32002, "message": f"no session {self.session}"})
                 return
+            start_servers(params)
             self.say("what was said in an earlier turn")
             self.write(id=number, result={})
         elif method == "session/prompt":
@@ -224,6 +228,15 @@ class Agent:
         if outcome["outcome"] == "cancelled":
             raise Cancelled
         return outcome
+
+
+def start_servers(params: Json) -> None:
+    for server in params["mcpServers"]:
+        if "command" in server:
+            env = {**os.environ, **{one["name"]: one["value"] for one in server["env"]}}
+            subprocess.Popen(
+                [server["command"], *server["args"]], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
 
 
 def start_children() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from actors import Answer
-from supervisor import Agent, SessionHandle
+from supervisor import Agent, McpServer, SessionHandle
 from supervisor.hosts.runtime.programs.prompts import CLOSING, OPENING
 from tests.ends_kit import TESTS, ended, said, told
 from tests.kit import WAIT_S, Kit, log, say, until
@@ -36,7 +36,8 @@ class Stand:
 
     def session(self, *more: str, **options: Any) -> SessionHandle:
         """Start a supervisor with it and return its session."""
-        return self.kit.start(self.agent(*more), **options).session("s1")
+        agent = self.agent(*more, mcp=tuple(options.get("mcp", ())))
+        return self.kit.start(agent, **options).session("s1")
 
     def noted(self, what: str) -> list[tuple[int, Any]]:
         """What it has noted of requests and answers of a kind, each with its process."""
@@ -46,6 +47,26 @@ class Stand:
 
     def prompts(self) -> list[str]:
         return [params["prompt"][0]["text"] for _, params in self.noted("session/prompt")]
+
+
+def handed(kit: Kit, folder: Path) -> dict[str, McpServer]:
+    """Two servers that a program can be handed: one that it starts, and one by HTTP."""
+    (folder / "place").mkdir()
+    (folder / "keys").write_text("KEY=secret\nTOKEN=hidden\n")
+    keys = [str(folder / "keys")]
+    command = [str(TESTS / "handed_server.py"), str(folder / "served"), "files"]
+    # Some programs give a server few of their own variables.
+    env = {kit.mark: "1"}
+    files = McpServer(command=sys.executable, args=command, cwd=str(folder / "place"), env=env, env_files=keys)
+    web = McpServer(url="http://127.0.0.1:9/mcp", headers={"A": "Bearer ${TOKEN}"}, env_files=keys)
+    return {"files": files, "web": web}
+
+
+def served(folder: Path, count: int) -> list[dict[str, Any]]:
+    """What servers have noted of their starts, once there were so many."""
+    file = folder / "served"
+    until(lambda: file.exists() and file.read_text().count("\n") == count, "the server to start")
+    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def note_of(prompt: str) -> str:

@@ -206,6 +206,19 @@ def test_the_servers_of_an_agent_are_listed_below_the_host_that_uses_them(desk: 
     assert any(line.split()[:3] == ["mcp", "search", "ended"] and "it is gone" in line for line in lines), lines
 
 
+def test_of_a_server_that_a_program_is_handed_it_is_listed_who_starts_it(desk: Desk, tmp_path: Path) -> None:
+    folder, python = tmp_path.resolve(), sys.executable
+    program = f"preset = 'acp'\ncommand = ['{python}', '{TESTS / 'acp_agent.py'}']\ncwd = '{folder}'\nspares = 0\n"
+    command = f"command = '{python}'\nargs = ['{TESTS / 'handed_server.py'}', '{folder / 'served'}', 'files']\n"
+    more = f"[agents.program]\n{program}mcp = ['files']\n[mcp.files]\n{command}"
+    desk.serve("--config", written(desk, tmp_path, more))
+    sent = desk.run("", "send", "s1", "--agent", "program", "--wait", "say hello")
+    assert (sent.returncode, sent.stdout) == (0, "said: hello")
+    (line,) = (one for one in desk.run("", "agents").stdout.splitlines() if one.split()[:1] == ["mcp"])
+    assert line.split()[1:4] == ["files", "handed", "over"]
+    assert line.endswith("which the program starts")
+
+
 def test_without_a_daemon_there_are_no_agents_to_list(desk: Desk) -> None:
     for words in (("agents",), ("agents", "reload")):
         done = desk.run("", *words)

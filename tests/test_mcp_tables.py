@@ -135,7 +135,6 @@ def test_a_file_of_variables_that_does_not_fit_is_refused_and_not_shown(
         ("agents.a = {run = 'm:f', mcp = ['x']}", "'agents.a.mcp' names an MCP server that is not there", "[mcp.NAME]"),
         ("agents.a = {run = 'm:f', mcp = 'x'}", "'agents.a.mcp' has an invalid value", "names of MCP servers"),
         ("agents.a = {command = ['p'], mcp = ['x']}", "'agents.a.mcp' is for an agent in Python", "'run' instead"),
-        ("agents.a = {preset = 'gemini', mcp = ['x']}", "'agents.a.mcp' is for an agent in Python", "of its own"),
     ],
 )
 def test_what_is_no_server_is_refused_with_its_key_and_what_is_allowed(

@@ -20,16 +20,17 @@ from actors import Answer
 from actors.errors import Invalid
 from actors.messages import RunDeadline
 from actors.model import Policy
-from supervisor import Agent, Config, SessionHandle, Supervisor
+from supervisor import Agent, Config, McpServer, SessionHandle, Supervisor
 from supervisor.hosts.runtime.programs import program as programs
 from supervisor.hosts.runtime.programs.program import PATH_CHARS, Program, ProgramEnded, not_there
 from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, prompt
 from supervisor.hosts.runtime.values import Message
 from supervisor.presets import PRESETS
+from supervisor.supervisor import plugins_of
 from tests.ends_kit import ENDS, Kind, drawn, end_in_one_way, ended, kill_daemons, receipt_of, said
-from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, kit, log, say, stop, until
+from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, kit, log, rows, say, stop, until
 from tests.process_kit import unread_bytes
-from tests.program_kit import ACP_AGENT, Stand, answer, asking, at_step, done, note_of
+from tests.program_kit import ACP_AGENT, Stand, answer, asking, at_step, done, handed, note_of, served
 
 __all__ = ["kit"]
 
@@ -331,6 +332,66 @@ def test_l5_a_stop_cancels_what_waits_and_nobody_has_rejected_it(stand: Stand, w
     until(lambda: not session.status().asking, "no question")
     done(session, "say again")
     assert "Not started" in note_of(stand.prompts()[1])
+
+
+# ── MCP servers that it is handed ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("way", ["between two runs", "in a run"])
+def test_l3_the_servers_that_a_program_is_handed_are_its_children_and_end_with_it(
+    stand: Stand, tmp_path: Path, way: str
+) -> None:
+    session = stand.session(mcp=handed(stand.kit, tmp_path))
+    done(session, "say hello")
+    (server,) = served(tmp_path, 1)
+    ((program, asked),) = stand.noted("session/new")
+    assert (server["parent"], server["cwd"], server["key"]) == (program, str(tmp_path / "place"), "secret")
+    assert asked["mcpServers"][1] == {
+        "type": "http",
+        "name": "web",
+        "url": "http://127.0.0.1:9/mcp",
+        "headers": [{"name": "A", "value": "Bearer hidden"}],
+    }
+    assert server["pid"] in stand.kit.alive(), "it goes on, as the program does"
+    supervisor = stand.kit.supervisor
+    assert supervisor is not None
+    (host,) = supervisor.hosts()[0].hosts
+    assert [(one.name, one.state, one.why) for one in host.mcp] == [
+        ("files", "handed over", ""),
+        ("web", "handed over", ""),
+    ]
+    if way == "in a run":
+        run_id = say(session, "work hold deaf")
+        at_step(session, run_id, 2)
+        stop(session)
+        receipt = receipt_of(session, run_id)
+        assert receipt.complete
+        assert server["pid"] in [row.pid for row in rows(receipt)], "it is in the receipt"
+    else:
+        stop(session)
+    until(lambda: not stand.kit.alive(), "nothing to be left")
+    # The next turn resumes, with servers of its own.
+    done(session, "say again")
+    assert served(tmp_path, 2)[1]["pid"] != server["pid"]
+    assert stand.noted("session/load")[0][1]["mcpServers"] == asked["mcpServers"]
+
+
+def test_a_program_that_can_use_no_server_by_http_fails_the_run_with_what_to_do(stand: Stand, tmp_path: Path) -> None:
+    session = stand.session("--no-http", mcp=handed(stand.kit, tmp_path))
+    run = ended(session, say(session, "say hello"))
+    assert "cannot use the MCP server 'web'" in str(run.error)
+    assert "to do: leave it out of the key 'mcp'" in str(run.error)
+    assert "hidden" not in str(run.error)
+    assert not [event for event in log(session) if event.kind == "run.output"]
+
+
+@pytest.mark.parametrize("rules", [{"allow": []}, {"deny": ["delete"]}, {"ask": ["write"]}])
+def test_a_server_with_rules_is_handed_to_no_program(tmp_path: Path, rules: dict[str, Any]) -> None:
+    agents = {"a": Agent(preset="gemini", mcp=["files"])}
+    with pytest.raises(Invalid, match="which it would not keep") as refused:
+        plugins_of(Config(state_dir=tmp_path, agents=agents, mcp={"files": McpServer(command="p", **rules)}))
+    assert f"got files, with {next(iter(rules))}" in str(refused.value)
+    assert "the program's own configuration" in refused.value.remedy
 
 
 # ── Configuration ─────────────────────────────────────────────────────────────────────────────────

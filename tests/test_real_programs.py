@@ -18,11 +18,12 @@ import pytest
 
 from actors.messages import RunDeadline
 from actors.model import Policy
-from supervisor import Agent, SessionHandle
+from supervisor import Agent, McpServer, SessionHandle
+from supervisor.containment.guard.procfs import command_line
 from tests.ends_kit import check_receipt, ended, look, receipt_of, said
 from tests.kit import WAIT_S, YEAR_S, Kit, check_rest, kit, log, say, stop, until
 from tests.model_server import serving
-from tests.program_kit import MOMENTS, answer, asking, done, kill_daemon
+from tests.program_kit import MOMENTS, answer, asking, done, handed, kill_daemon, served
 from tests.test_sdks import INSTALL_S, ROOT, sdks
 
 __all__ = ["kit", "sdks"]
@@ -213,6 +214,42 @@ def test_l3_nothing_is_left_of_a_program_and_its_next_turn_is_told_the_truth(
     # It is one session of its own, and the note is in it.
     assert len({event.data["changes"]["session"] for event in log(session) if event.kind == "session.state"}) == 1
     assert real.was_told(f"It was to answer: {asked}")
+
+
+@of_all
+@pytest.mark.parametrize("kind", [Claude, Codex, OpenCode, Gemini], ids=lambda kind: kind.preset)
+def test_l3_the_server_that_a_program_is_handed_is_in_its_tree_and_ends_with_it(
+    kit: Kit, tmp_path: Path, model: str, kind: type[Real]
+) -> None:
+    servers = {"files": handed(kit, tmp_path)["files"]}
+    agent = Agent(**kind(kit, tmp_path, model).options(), mcp=["files"])
+    session = kit.start(agent, mcp=servers, run_deadline_s=YEAR_S).session("s1")
+    assert done(session, "[say hello]") == "HELLO"
+    server = served(tmp_path, 1)[0]
+    assert (server["cwd"], server["key"]) == (str(tmp_path / "place"), "secret")
+    assert server["pid"] in kit.alive()
+    assert kit.supervisor is not None
+    (host,) = kit.supervisor.hosts()[0].hosts
+    assert [(one.name, one.state) for one in host.mcp] == [("files", "handed over")]
+    stop(session)
+    until(lambda: not kit.alive(), "nothing to be left")
+    check_rest(session)
+
+
+@of_all
+@pytest.mark.parametrize("kind", [Claude, Codex, OpenCode, Gemini], ids=lambda kind: kind.preset)
+def test_l3_a_stop_ends_a_program_that_waits_for_a_server_which_never_answers(
+    kit: Kit, tmp_path: Path, model: str, kind: type[Real]
+) -> None:
+    servers = {"mute": McpServer(command="sleep", args=["1234567"], env={kit.mark: "1"})}
+    agent = Agent(**kind(kit, tmp_path, model).options(), mcp=["mute"])
+    session = kit.start(agent, mcp=servers, run_deadline_s=YEAR_S).session("s1")
+    run_id = say(session, "[say hello]")
+    until(lambda: any(command_line(pid)[1:] == ["1234567"] for pid in kit.alive()), "the server to start")
+    stop(session)
+    assert receipt_of(session, run_id).complete
+    until(lambda: not kit.alive(), "nothing to be left")
+    check_rest(session)
 
 
 NOTES = {

@@ -386,7 +386,9 @@ class McpServerNow(Params, frozen=True, kw_only=True):
     """What an MCP server of the agent's configuration does now, for people. Whenever that changes."""
 
     name: Annotated[str, Meta(description="Its name in the configuration; another one is ignored.")]
-    state: Annotated[str, Meta(description="`starting`, `running` or `ended`.")]
+    state: Annotated[
+        str, Meta(description="`starting`, `running` or `ended`; `handed over`: the agent's program starts it.")
+    ]
     tools: Annotated[int | None, Meta(description="How many it offers; null: it was not asked.")] = None
     why: Annotated[str, Meta(description="Why it has ended. Cut to 300 characters.")] = ""
 

@@ -18,6 +18,7 @@ from supervisor.wire import AgentEntry, AgentHost, AgentPage, McpState, ReloadBo
 LOOK_S: Final = 0.2
 """How often it is looked whether a host is ready."""
 SERVER_MAX: Final = 60
+HANDED_OVER: Final = "handed over"
 _STYLE: Final = {AgentState.BROKEN: "bold red", AgentState.STARTING: "yellow"}
 _SPARE: Final = "spare"
 """The state of a host that has said hello and has no run."""
@@ -63,7 +64,8 @@ def _host(host: AgentHost) -> str:
 def _server(server: McpState, entry: AgentEntry) -> str:
     tools = "" if server.tools is None else f", {server.tools} tool{'s' * (server.tools != 1)}"
     why = f": {head(server.why, SERVER_MAX)}" if server.why else ""
-    return f"{head(entry.mcp.get(server.name, ''), SERVER_MAX)}{tools}{why}"
+    starts = ", which the program starts" if server.state == HANDED_OVER else ""
+    return f"{head(entry.mcp.get(server.name, ''), SERVER_MAX)}{starts}{tools}{why}"
 
 
 def _say_failure(out: object, entry: AgentEntry) -> None:

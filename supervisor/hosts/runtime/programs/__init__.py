@@ -6,6 +6,7 @@
     acp.py           programs that speak the Agent Client Protocol
     rpc.py           requests and answers in JSON, as ACP and Codex have them
     calls.py         the tool calls of a program, as calls of the run, and its requests for permission
+    servers.py       the MCP servers that the program is handed
     prompts.py       what the program is told: what it has not seen of the thread, and the user's messages
     program.py       Program: the process, its lines, its last words, its exit status
 

@@ -18,6 +18,7 @@ from ..turn import AsyncTurn
 from .calls import ToolCalls
 from .program import Program, ProgramEnded
 from .rpc import Rpc, RpcError
+from .servers import listed, show
 from .session import SessionGone, check, command, converse
 
 VERSION = 1
@@ -58,13 +59,15 @@ class Acp:
         await self.program.start()
         self.program.listen()
         try:
-            return await self._open(session)
+            opened = await self._open(session)
         except RpcError as error:
             if error.number == AUTHENTICATE:
                 raise CountermandError(
                     str(error), code="program_refused", remedy="log in with the program itself, as the agent's user"
                 ) from error
             raise
+        show()
+        return opened
 
     async def _open(self, session: str | None) -> str:
         # Of what a client can offer, nothing.
@@ -82,12 +85,13 @@ class Acp:
                 got=str(agreed.get("protocolVersion")),
                 remedy="install one that speaks it",
             )
-        place: dict[str, Any] = {"cwd": os.getcwd(), "mcpServers": []}
+        can = agreed.get("agentCapabilities") or {}
+        handed = listed(self.program.name, can.get("mcpCapabilities") or {})
+        place: dict[str, Any] = {"cwd": os.getcwd(), "mcpServers": handed}
         if session is None:
             made = await self._rpc.ask("session/new", place)
             self._session = str(made["sessionId"])
             return self._session
-        can = agreed.get("agentCapabilities") or {}
         resumes = (can.get("sessionCapabilities") or {}).get("resume") is not None
         if not resumes and not can.get("loadSession"):
             raise SessionGone(f"{self.program.name} cannot resume a session")

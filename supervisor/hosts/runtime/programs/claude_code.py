@@ -20,6 +20,7 @@ from ..plain import dumped
 from ..turn import AsyncTurn
 from .calls import ToolCalls
 from .program import Program, ProgramEnded
+from .servers import by_name, show
 from .session import SessionGone, check, command, converse
 
 FLAGS = (
@@ -64,14 +65,24 @@ class ClaudeCode:
         await self.program.start()
         self.program.listen()
         hooks = {"PreToolUse": [{"matcher": None, "hookCallbackIds": [HOOK]}]}
-        number = await self._request("initialize", hooks=hooks)
+        await self._agreed(session, await self._request("initialize", hooks=hooks))
+        servers = {
+            name: {"type": "http" if "url" in one else "stdio", **one} for name, one in by_name("headers").items()
+        }
+        if servers:
+            handed = await self._agreed(session, await self._request("mcp_set_servers", servers=servers))
+            show(handed.get("errors"))
+        return made
+
+    async def _agreed(self, session: str | None, number: str) -> Mapping[str, Any]:
+        """Return its answer to a request of the start."""
         while True:
             message = await self.program.next()
             response = message.get("response") or {}
             if message.get("type") == "control_response" and response.get("request_id") == number:
                 if response.get("subtype") != "success":
                     raise self._refused("its start", str(response.get("error")))
-                return made
+                return response.get("response") or {}
             if message.get("type") == "result" and message.get("is_error"):
                 why = _why(message)
                 if session is not None and NO_SESSION in why:

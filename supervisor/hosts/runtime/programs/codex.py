@@ -18,6 +18,7 @@ from ..turn import AsyncTurn
 from .calls import ToolCalls
 from .program import Program, ProgramEnded
 from .rpc import Rpc, RpcError
+from .servers import by_name, show
 from .session import SessionGone, check, command, converse
 
 APPROVALS = frozenset({"item/commandExecution/requestApproval", "item/fileChange/requestApproval"})
@@ -68,7 +69,10 @@ class Codex:
         client = {"name": "countermand", "title": "Countermand", "version": "1"}
         await self._rpc.ask("initialize", {"clientInfo": client, "capabilities": None})
         await self._rpc.note("initialized", {})
-        place = {"cwd": os.getcwd()}
+        place: dict[str, Any] = {"cwd": os.getcwd()}
+        if servers := by_name("http_headers"):
+            # One key each: those of its own configuration stay.
+            place["config"] = {f"mcp_servers.{name}": one for name, one in servers.items()}
         if session is None:
             made = await self._rpc.ask("thread/start", place)
         else:
@@ -76,6 +80,7 @@ class Codex:
                 made = await self._rpc.ask("thread/resume", {**place, "threadId": session, "excludeTurns": True})
             except RpcError as error:
                 raise SessionGone(str(error)) from error
+        show()
         self._thread = str(made["thread"]["id"])
         return self._thread
 
