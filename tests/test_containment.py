@@ -216,7 +216,7 @@ def test_l13_many_trees_at_once_each_end_as_they_should(b: Bench) -> None:
         b.sh(f"echo {number}; sleep 1000 & wait", f"kill{number}")
     for number in range(40):
         b.owner.started(f"kill{number}")
-        b.trees.kill(f"kill{number}", 10.0)
+        b.trees.kill(f"kill{number}", 10_000.0)
     for number in range(40):
         assert b.owner.ended(f"exit{number}").status == number
         assert b.owner.text(f"exit{number}") == f"{number}\n"
@@ -336,7 +336,7 @@ def test_l3_background_and_setsid_children_stay_in_the_tree_and_end_with_it(b: B
     assert (exited.status, exited.held, exited.tail) == (0, True, "ready\n")
     until(lambda: len(b.alive()) == 2, "both in the background")
     assert "ProcessEnded" not in b.owner.kinds()
-    b.trees.kill("p", 5.0)
+    b.trees.kill("p", 10_000.0)
     ended = b.owner.ended()
     b.assert_nobody_left()
     assert (ended.how, ended.status, ended.proven, ended.reaped) == (How.EXIT, 0, True, 3)

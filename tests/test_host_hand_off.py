@@ -10,7 +10,7 @@ import pytest
 from actors.model import Policy
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.agent import Agent
-from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, kit, log, say, stop, until
+from tests.kit import KILL_S, WAIT_S, Kit, check_rest, kit, log, say, stop, until
 
 __all__ = ["kit"]
 
@@ -71,7 +71,7 @@ def session_of(kit: Kit, folder: Path, agent: str) -> SessionHandle:
     common: dict[str, Any] = {"path": [str(folder)], "env": {kit.mark: "1"}, "cwd": str(folder), "spares": 0}
     agents = {name: Agent(run=f"handing:{name}", **common) for name in ("first", "plain", "second")}
     kit.supervisor = Supervisor.start(
-        Config(state_dir=kit.state_dir, grace_s=GRACE_S, kill_s=KILL_S, drain_s=0.1, agents=agents, agent=agent)
+        Config(state_dir=kit.state_dir, grace_s=WAIT_S, kill_s=KILL_S, drain_s=0.1, agents=agents, agent=agent)
     )
     return kit.supervisor.session("s1")
 
