@@ -143,7 +143,7 @@ def test_l13_a_daemon_serves_without_its_agent_says_so_and_takes_it_at_a_reload(
         message = {"content": "hello", "id": "m1"}
         refused = client.post("/v1/sessions/s/messages", json=message)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "agent_unavailable")
-        assert "No module named 'no_such_model'" in refused.json()["error"]["got"]
+        assert f"No module named 'no_such_model', for {sys.executable}" in refused.json()["error"]["got"]
         stop = {"source": "user.test", "reason": "x", "sent_at": 1.0}
         stopped = client.post("/v1/sessions/s/stop", json=stop)
         assert stopped.json()["outcome"] == "nothing_running"

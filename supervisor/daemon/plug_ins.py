@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -52,7 +53,7 @@ def load(spelled: str) -> Any:
         raise Invalid(
             f"{spelled!r} cannot be imported",
             expected="module:name, of a module that Python can find",
-            got=described(error),
+            got=described(error) + (f", for {sys.executable}" if isinstance(error, ModuleNotFoundError) else ""),
             remedy="install the package into this environment, or set PYTHONPATH",
         ) from error
     return value
