@@ -779,7 +779,7 @@ def test_l5_each_process_of_a_signalled_group_says_so_whichever_process_reads_it
         # The shell outlives the signal, so that it reads the end of its child itself, before the warden looks again.
         b.run(("/bin/bash", "-c", "trap ':' TERM; sleep 100 & echo ready; wait; wait; exit 0"))
         b.owner.wait_text("ready")
-        b.trees.kill("p", 5.0)
+        b.trees.kill("p", 10_000.0)
         ended = b.owner.ended()
     assert ended.proven
     assert [[sent.signal for sent in row.signals] for row in ended.rows] == [["SIGTERM", "SIGCONT"]] * 2

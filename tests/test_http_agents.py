@@ -92,7 +92,8 @@ def test_an_agent_that_cannot_be_loaded_is_listed_as_broken_and_disturbs_no_othe
     until_state(client, "mine", "spare")
     ready = get(client, "/v1/ready")
     assert (ready["ready"], ready["agents"]) == (True, {"bad": "broken", "mine": "ready", "shell": "ready"})
-    say(client, "say hello")
+    run_id = say(client, "say hello")["run_id"]
+    until(lambda: get(client, f"/v1/runs/{run_id}")["status"] == "completed", "the run in its spare")
 
     (tmp_path / "broken.py").write_text("async def agent(turn): ...\n")
     answer = client.post("/v1/agents/reload", json={"agent": "bad"})
