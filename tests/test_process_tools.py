@@ -57,7 +57,7 @@ def begun(file: Path) -> None:
 
 
 def test_a_plain_tool_runs_in_a_process_of_its_own_below_its_call(kit: Kit) -> None:
-    session, run_id = calling(kit, "whoami", word="ha", times=2)
+    session, run_id = calling(kit, "whoami", WAIT_S, word="ha", times=2)
     outcome, content, is_error, _ = result_of(session, run_id)
     assert (outcome, is_error) == ("finished", False)
     said = json.loads(content)
