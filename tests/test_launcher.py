@@ -121,7 +121,7 @@ STUBBORN = "trap '' TERM; setsid sleep 600 & echo up; while :; do sleep 1; done"
 def test_if_the_library_ends_its_child_the_tree_ends(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, ended: Any, script: str, how: How
 ) -> None:
-    monkeypatch.setattr(launcher, "GRACE_S", 0.3)
+    monkeypatch.setattr(launcher, "GRACE_S", 0.3 if script == STUBBORN else WAIT_S)
 
     def body(spawn: Any) -> str:
         path = spawn.launcher("sh")

@@ -44,6 +44,8 @@ SWEPT_MAX = 64
 PREFIX = "countermand-launch-"
 LOCK = ".lock"
 GRACE_S = 2.0
+ASKS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What ends the tree in good order."""
 STREAMS = ("stdin", "stdout", "stderr")
 CANNOT, LOST = 126, 75
 """Exit statuses of the program: the command was not started; it is not known how it ended."""
@@ -280,10 +282,13 @@ def main(address: str, *argv: str) -> int:
         asked = {"argv": argv, "cwd": os.getcwd(), "env": dict(os.environ)}
         data = json.dumps(asked).encode() + b"\n"
         rights = array.array("i", range(3))
+        # Held back until they have their handler: once this is sent, the command may be up.
+        signal.pthread_sigmask(signal.SIG_BLOCK, ASKS)
         sent = sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         sock.sendall(data[sent:])
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in ASKS:
             signal.signal(number, ask_to_end)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ASKS)
         # They are the command's now: their ends are not to be kept open here.
         errors = os.dup(2)
         os.set_inheritable(errors, False)
