@@ -12,8 +12,10 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from actors import Answer
@@ -21,10 +23,14 @@ from actors.errors import Invalid
 from actors.messages import RunDeadline
 from actors.model import Policy
 from supervisor import Agent, Config, McpServer, SessionHandle, Supervisor
+from supervisor.hosts.frames import McpServerNow
+from supervisor.hosts.runtime import daemon_log
 from supervisor.hosts.runtime.programs import program as programs
+from supervisor.hosts.runtime.programs import servers as program_servers
 from supervisor.hosts.runtime.programs.program import PATH_CHARS, Program, ProgramEnded, not_there
 from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, prompt
 from supervisor.hosts.runtime.values import Message
+from supervisor.hosts.runtime.wire import line
 from supervisor.presets import PRESETS
 from supervisor.supervisor import plugins_of
 from tests.ends_kit import ENDS, Kind, drawn, end_in_one_way, ended, kill_daemons, receipt_of, said
@@ -335,6 +341,30 @@ def test_l5_a_stop_cancels_what_waits_and_nobody_has_rejected_it(stand: Stand, w
 
 
 # ── MCP servers that it is handed ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("failed", "state", "why"),
+    [
+        (None, "handed over", ""),
+        ({"files": "no such file"}, "ended", "no such file"),
+        # What a program says may be anything, such as a text that was cut within a character.
+        ({"files": "gone \ud83d"}, "ended", "gone \ufffd"),
+        ({"files": {"code": 1}}, "ended", "{'code': 1}"),
+        ("all of them", "handed over", ""),
+    ],
+)
+def test_what_a_program_says_of_its_servers_is_shown_whatever_it_is(
+    failed: Any, state: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+    wire: Any = SimpleNamespace(note=lambda method, params: sent.append(line(method=method, params=params)))
+    monkeypatch.setattr(daemon_log, "daemon", [wire])
+    monkeypatch.setattr(program_servers, "servers", lambda: {"files": {}})
+    program_servers.show(failed)
+    (frame,) = sent
+    shown = msgspec.convert(msgspec.json.decode(frame)["params"], McpServerNow)
+    assert (shown.name, shown.state, shown.why) == ("files", state, why)
 
 
 @pytest.mark.parametrize("way", ["between two runs", "in a run"])

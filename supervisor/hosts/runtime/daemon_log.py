@@ -8,6 +8,8 @@ from typing import Any
 from .plain import as_json, storable
 from .wire import Wire
 
+WHY_MAX_CHARS = 1_000
+
 daemon: list[Wire] = []
 """The wire to the daemon, once it knows this host."""
 
@@ -24,3 +26,11 @@ def log(text: str, level: str = "info", **fields: Any) -> None:
         wire.note("log", {"level": level, "text": storable(str(text)), "fields": as_json(fields)})
         return
     print(level, text, fields or "", file=sys.stderr)  # noqa: T201
+
+
+def server(name: str, state: str, *, why: object = "", tools: int | None = None) -> None:
+    """Show people what an MCP server of the configuration does now. `why`: a foreign text, of which some is kept."""
+    for wire in daemon:
+        wire.note(
+            "mcp", {"name": name, "state": state, "tools": tools, "why": storable(str(why or ""))[:WHY_MAX_CHARS]}
+        )

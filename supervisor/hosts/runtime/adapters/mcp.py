@@ -261,10 +261,9 @@ class _Connection:
         if self._launcher is not None:
             return
         # Only a host is configured with servers, and only there this is the daemon's.
-        from ..daemon_log import daemon
+        from .. import daemon_log
 
-        for wire in daemon:
-            wire.note("mcp", {"name": self.name, "state": state, **more})
+        daemon_log.server(self.name, state, **more)
 
     # ── Requests ──
 

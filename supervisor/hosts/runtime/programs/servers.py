@@ -51,12 +51,11 @@ def listed(program: str, able: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def show(failed: Mapping[str, str] | None = None) -> None:
-    """Show people that the program has the servers; `failed`: why it could not start some of them."""
+def show(failed: Any = None) -> None:
+    """Show people that the program has the servers; `failed`: why it could not start some of them, as it says."""
     for name in servers():
-        why = (failed or {}).get(name, "")
-        for wire in daemon_log.daemon:
-            wire.note("mcp", {"name": name, "state": ENDED if why else HANDED_OVER, "why": why})
+        why = failed.get(name) if isinstance(failed, dict) else None
+        daemon_log.server(name, ENDED if why else HANDED_OVER, why=why)
 
 
 def _server(keys: Mapping[str, Any], headers: str) -> dict[str, Any]:
