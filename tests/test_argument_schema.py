@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from actors.errors import Invalid
-from actors.plugin.argument_schema import MISFITS_MAX, SCHEMA_MAX_BYTES, ArgumentSchema, checked
+from actors.plugin.argument_schema import MISFITS_MAX, PATTERNS_MAX, SCHEMA_MAX_BYTES, ArgumentSchema, checked
 from actors.secrets import MARK
 
 CITY: dict[str, Any] = {
@@ -152,3 +152,52 @@ def test_a_tool_gets_a_copy_of_its_arguments() -> None:
     arguments = {"a": [1]}
     ArgumentSchema("t", {}).convert(arguments)["a"].append(2)
     assert arguments == {"a": [1]}
+
+
+def entangled(times: int) -> dict[str, Any]:
+    """A schema that holds two rules against a value, each of which does so too, and so on."""
+    rules: dict[str, Any] = {f"r{n}": {"anyOf": [{"$ref": f"#/$defs/r{n + 1}"}] * 2} for n in range(times)}
+    return {"$defs": {**rules, f"r{times}": {"type": "string"}}, "properties": {"a": {"$ref": "#/$defs/r0"}}}
+
+
+def nested(times: int) -> dict[str, Any]:
+    return {"a": nested(times - 1)} if times else {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        (entangled(60), {"a": 1}),
+        ({"anyOf": [{"properties": {"a": {"$ref": "#"}}, "required": ["b"]}] * 2}, nested(60)),
+        ({"properties": {"a": {"items": {"anyOf": [{"const": n} for n in range(5000)]}}}}, {"a": ["x"] * 3000}),
+        ({"properties": {"a": {"items": {"enum": [*range(10_000)]}}}}, {"a": [str(n) for n in range(3000)]}),
+    ],
+)
+def test_l1_a_check_that_would_hold_up_the_daemon_is_not_made(
+    schema: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    # It would take hours, or more memory than there is; a Stop is handled by no other thread meanwhile.
+    found = ArgumentSchema("t", schema).check(arguments)
+    assert found == "the arguments of t are too many, or its schema too entangled, to be checked"
+
+
+def test_l14_the_faults_of_a_large_check_are_not_named() -> None:
+    assert ArgumentSchema("t", entangled(12)).check({"a": "x"}) is None
+    assert ArgumentSchema("t", entangled(12)).check({"a": 1}) == "the arguments of t do not fit its schema"
+    named = ArgumentSchema("t", entangled(3)).check({"a": 1})
+    assert named is not None
+    assert named.startswith("the arguments of t do not fit: a: 1 ")
+    # Large arguments are no fault.
+    items = {"properties": {"a": {"items": {"type": "integer"}}}}
+    assert ArgumentSchema("t", items).check({"a": [*range(20_000)]}) is None
+
+
+def test_l14_a_schema_may_have_so_many_patterns_and_none_that_is_larger_than_its_limit() -> None:
+    def patterns(number: int) -> dict[str, Any]:
+        return {"properties": {str(n): {"type": "string", "pattern": "^(?!-)[a-z0-9-]{1,63}$"} for n in range(number)}}
+
+    assert ArgumentSchema("t", patterns(PATTERNS_MAX)).check({"1": "a-b"}) is None
+    with pytest.raises(Invalid, match=f"at most {PATTERNS_MAX} patterns; got {PATTERNS_MAX + 1}"):
+        ArgumentSchema("t", patterns(PATTERNS_MAX + 1))
+    with pytest.raises(Invalid, match="is not a"):
+        ArgumentSchema("t", {"properties": {"a": {"type": "string", "pattern": r"(?=x)\w{40}y"}}})
