@@ -558,7 +558,7 @@ def test_on_a_terminal_a_question_is_answered_by_its_number(desk: Desk) -> None:
     terminal = desk.terminal_with_agent("ask")
     terminal.screen.wait("> ")
     terminal.line("go")
-    terminal.screen.wait("question 1: Deploy it? (yes, no)\r\n  to answer: /answer 1 TEXT")
+    terminal.screen.wait("question 1: Deploy it? (yes, no)\r\n  to answer: /answer 1 yes or /answer 1 no")
     for wrong in ("/answer yes", "/answer 2 yes", "/allow 0", "/answer 1st"):
         terminal.line(wrong)
         terminal.screen.wait("there is no such question")
@@ -600,6 +600,16 @@ def test_a_number_that_no_question_has_is_refused_however_long() -> None:
     for number in ("", "0", "2", "01", "1st", "-1", "\u0661", "1" * 5_000):
         with pytest.raises(Invalid, match="no such question"):
             questions.answer(f"/answer {number}")
+
+
+@pytest.mark.parametrize(("options", "remedy"), [((), "/answer 1 TEXT"), (("a", "b"), "/answer 1 a or /answer 1 b")])
+def test_a_question_that_no_approval_is_cannot_be_allowed(options: tuple[str, ...], remedy: str) -> None:
+    questions = Questions()
+    assert questions.show(Asking("call_1", "ask", "Which?", options))[1] == f"  to answer: {remedy}"
+    for word in ("allow", "decline"):
+        with pytest.raises(Invalid) as refused:
+            questions.answer(f"/{word} 1")
+        assert refused.value.remedy == remedy
 
 
 def test_from_a_pipe_a_question_is_shown_with_what_answers_it(desk: Desk) -> None:

@@ -925,7 +925,7 @@ def test_circus_1023_a_process_that_cannot_be_killed_is_named_and_not_said_to_be
         assert "ProcessEnded" not in b.owner.kinds()
     ended = b.owner.ended()
     assert ended.proven
-    assert ended.note == f"could not be killed: sleep (pid {sleeper}, state D)"
+    assert ended.note == f"took long to end after SIGKILL: sleep (pid {sleeper}, state D)"
     assert all(row.ended_at is not None for row in ended.rows), "who remained is gone too"
     b.assert_nobody_left()
 

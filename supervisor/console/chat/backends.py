@@ -122,9 +122,9 @@ class Embedded:
         return self._before
 
     def close(self, drain_s: float | None) -> None:
-        """End the supervisor. If that takes long, say why: other sessions may have something running."""
+        """End the supervisor. If that takes long, say why: something may be running, in other sessions too."""
         limit_s = self.limits.drain_s if drain_s is None else drain_s
-        text = f"other sessions have something running; it may continue for {limit_s:g} s and is then ended…"
+        text = f"something is still ending; what runs may continue for {limit_s:g} s and is then ended…"
         slow = threading.Timer(QUIET_CLOSE_S, self._screen.remark, (text,))
         slow.daemon = True
         slow.start()

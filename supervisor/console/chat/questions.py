@@ -24,32 +24,45 @@ class Questions:
     """The questions of one chat, in the order in which they were shown."""
 
     def __init__(self) -> None:
-        self._calls: list[str] = []
+        self._shown: list[Asking] = []
 
     def show(self, asking: Asking) -> list[str]:
         """Return what a person reads of a question; nothing if it was shown before."""
-        if asking.call_id in self._calls:
+        if any(asking.call_id == one.call_id for one in self._shown):
             return []
-        self._calls.append(asking.call_id)
-        number = len(self._calls)
-        how = f"/allow {number}, or /decline {number} WHY" if asking.approval else f"/answer {number} TEXT"
-        return [f"question {number}: {question(asking)}", f"  to answer: {how}"]
+        self._shown.append(asking)
+        number = len(self._shown)
+        return [f"question {number}: {question(asking)}", f"  to answer: {_how(asking, number)}"]
 
     def answer(self, line: str) -> Answer | None:
         """Return the answer that a line is; None: it is none.
 
         Raises:
-            Invalid: it names no question that was shown.
+            Invalid: it names no question that was shown, or allows or declines one that takes a text.
         """
         command = _COMMAND.fullmatch(line)
         if command is None:
             return None
         word, number, content = command.groups()
-        if not _NUMBER.fullmatch(number) or int(number) > len(self._calls):
+        if not _NUMBER.fullmatch(number) or int(number) > len(self._shown):
             raise Invalid(
                 "there is no such question",
-                expected=f"the number of a question, 1 to {len(self._calls)}" if self._calls else "a question",
+                expected=f"the number of a question, 1 to {len(self._shown)}" if self._shown else "a question",
                 got=head(number) or "no number",
                 remedy=f"/{word} NUMBER",
             )
-        return Answer(call_id=self._calls[int(number) - 1], content=content.strip(), allow=_ALLOW[word])
+        asking, allow = self._shown[int(number) - 1], _ALLOW[word]
+        if allow is not None and not asking.approval:
+            raise Invalid(
+                "this question takes a text",
+                expected=" or ".join(asking.options) or "an answer in words",
+                got=f"/{word}",
+                remedy=_how(asking, int(number)),
+            )
+        return Answer(call_id=asking.call_id, content=content.strip(), allow=allow)
+
+
+def _how(asking: Asking, number: int) -> str:
+    if asking.approval:
+        return f"/allow {number}, or /decline {number} WHY"
+    return " or ".join(f"/answer {number} {option}" for option in asking.options) or f"/answer {number} TEXT"

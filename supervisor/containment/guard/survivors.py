@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     Word: TypeAlias = dict[str, Any]
 
+LEFT = "could not be killed"
+ENDED_LATE = "took long to end after SIGKILL"
+"""What is said of survivors while there are any, and when they have ended."""
 NAMES_MAX = 10
 SAID_MAX = 20
 
@@ -52,7 +55,7 @@ class Survivors:
         names = ", ".join(_named(seen, refused.get(seen.pid)) for seen in there[:NAMES_MAX])
         more = f", and {len(there) - NAMES_MAX} more" if len(there) > NAMES_MAX else ""
         rows = [_row(seen, refused.get(seen.pid), began(seen, leader, tree_began)) for seen in there[:ROWS_MAX]]
-        return {"word": "remaining", "note": f"could not be killed: {names}{more}", "rows": rows, "at": at}
+        return {"word": "remaining", "note": f"{LEFT}: {names}{more}", "rows": rows, "at": at}
 
 
 def began(seen: procfs.Stat, leader: int | None, tree_began: float | None) -> float:

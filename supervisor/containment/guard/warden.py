@@ -56,6 +56,7 @@ from supervisor.containment.guard.ledger import Ledger, decode, encode, said
 from supervisor.containment.guard.packets import receive
 from supervisor.containment.guard.preforked import Preforked
 from supervisor.containment.guard.ready import Ready
+from supervisor.containment.guard.survivors import ENDED_LATE, LEFT
 from supervisor.containment.guard.tree_record import TreeRecord
 from supervisor.containment.guard.unix import drain, go_with_the_others, readable
 
@@ -369,7 +370,8 @@ class Warden:
     def _last_word(self) -> None:
         proven = self._record.leader is None or self._subreaper or self._ladder.group_removed
         unproven = "nothing proves that no process got away: the subreaper layer is off, and there is no cgroup"
-        note = self._note or self._ladder.note or ("" if proven else unproven)
+        left = self._ladder.note.replace(LEFT, ENDED_LATE, 1) if proven else self._ladder.note
+        note = self._note or left or ("" if proven else unproven)
         self._say(self._record.last_word(note, proven=proven))
 
 
