@@ -49,6 +49,20 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The simulator counted what a run had used although the batch erased it: a Stop that names it was stored with that.
+    "a Stop that came too late is stored with the deletion": Schedule(
+        1577489515,
+        Settings(agent="scripted"),
+        (
+            ("new", "gate=4", None, "user", True, None),
+            ("wait", 9.0),
+            ("stop", "graceful", 2, None, "session", "bot", None),
+            ("hold", True),
+            ("delete",),
+            ("poison", 0, 0, False),
+            ("steps", 15),
+        ),
+    ),
     # The store was asked for the receipt of a child run. It was not waited for: its session was deleted meanwhile.
     "a child run ends late, and its session is deleted at once": Schedule(
         73009360361,

@@ -31,7 +31,8 @@ class UsageLaws:
         if batch.erase:
             self._tokens.pop(batch.session, None)
         for event in batch.events:
-            if event.run_id is not None:
+            # One about the session may name a run that the same batch erases.
+            if event.run_id is not None and not event.kind.startswith("session."):
                 self._event(event, event.run_id)
         tokens = self._tokens[batch.session]
         for info in batch.runs:
