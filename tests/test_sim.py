@@ -49,6 +49,29 @@ KEPT_S = 7 * 86_400.0
 LIMITS = Settings(agent="scripted", queue_max=2, calls_open_max=2, processes_max=2)
 
 REGRESSIONS = {
+    # The simulator took the child runs that outlived their calls for parts beyond what a receipt lists.
+    "child runs are open beside as many calls and trees as may be": Schedule(
+        1852692181,
+        Settings(agent="scripted", queue_max=2, credit_events=1, calls_open_max=2, processes_max=2),
+        (
+            (
+                "new",
+                "delegate=other/late:9 crowd=4 delegate=other/stubborn files=1 sleep=1 crowd=4",
+                None,
+                "user",
+                True,
+                None,
+            ),
+            ("wait", 0.05),
+            ("child", 1, ("stop", "graceful", None, None, "session", "user", None)),
+            ("wait", 0.05),
+            ("hold", True),
+            ("new", "say=1", None, "user", True, None),
+            ("wait", 9.0),
+        ),
+        parts_max=6,
+        hosting=Hosting(1604522978, HostedAgent("scripted", overlap=False)),
+    ),
     # The simulator counted what a run had used although the batch erased it: a Stop that names it was stored with that.
     "a Stop that came too late is stored with the deletion": Schedule(
         1577489515,

@@ -239,8 +239,9 @@ class Bounds:
         rows = [(row, *(() if row.kind in OWN_ROWS else row.rows)) for row in receipt.rows]
         parts = [part for below in rows for part in below if _is_part(part)]
         listed, asked_for = len(parts), sum(part.kind not in STRAYS for part in parts)
-        # What is open at once is listed, and what the session has beside it.
-        most = max(PARTS_KEPT_MAX, 1 + world.settings.calls_open_max + world.settings.processes_max)
+        # What is open at once is listed, and what the session has beside it. A child run outlives its call.
+        children = min(world.settings.children_max, sum(part.kind is PartKind.RUN for part in parts))
+        most = max(PARTS_KEPT_MAX, 1 + world.settings.calls_open_max + world.settings.processes_max + children)
         if asked_for > most + world.settings.processes_max:
             self._break(f"the receipt of {receipt.run_id} lists {asked_for} parts: at most {most} (L14)")
         # Code may start any number by itself: each that goes on is listed, and what it is a row of (L1).
