@@ -93,18 +93,6 @@ def ask_stop(session: SessionHandle, request: Stop) -> Stopped:
     return answers[-1]
 
 
-def on_record(session: SessionHandle, request: Stop) -> Stopped:
-    """Ask for a Stop, and again until the answer is durable: the first answer waits only a moment for the disk."""
-    answers: list[Stopped] = []
-
-    def durable() -> bool:
-        answers.append(session.ask(request, timeout=WAIT_S))
-        return answers[-1].durable
-
-    until(durable, "the Stop is on record")
-    return answers[-1]
-
-
 def message(content: str, **options: Any) -> NewMessage:
     """A NewMessage, its enums as plain words."""
     return NewMessage(content=content, **options)

@@ -34,7 +34,7 @@ from supervisor.config import LAYERS
 from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.store import schema
 from supervisor.store.reader import SqliteReader
-from tests.kit import WAIT_S, Kit, check_rest, log, on_record, poison, rows, say, stop, until
+from tests.kit import WAIT_S, Kit, ask_stop, check_rest, log, poison, rows, say, stop, until
 from tests.process_kit import NAMESPACE, needs_namespaces
 
 # It ignores SIGHUP and has a part in a session of its own: what a dev server with a watcher looks like.
@@ -330,7 +330,7 @@ def test_the_same_stop_sent_again_has_one_effect_and_one_receipt(kit: Kit) -> No
     session = serving(kit)
     served(session)
     once = Stop(source="user.test", reason="once", scope="session")
-    first = on_record(session, once)
+    first = ask_stop(session, once)
     assert session.ask(once) == first
     session.receipt(first.receipt_id, timeout=WAIT_S)
     assert session.ask(once) == first

@@ -22,7 +22,7 @@ from supervisor.containment.guard import procfs
 from supervisor.containment.processes import adoption
 from supervisor.store.reader import SqliteReader
 from tests.crash_kit import WAIT_S, Child, Scripts, Told, alive, config, judge, nobody_left, rows_of, settle, until
-from tests.kit import on_record
+from tests.kit import ask_stop
 
 INSTANTS = int(os.environ.get("COUNTERMAND_CRASH_INSTANTS", "100"))
 SEED = os.environ.get("COUNTERMAND_CRASH_SEED", "1")
@@ -276,7 +276,7 @@ def test_l5_a_run_that_a_stop_had_closed_keeps_that_stop_as_its_cause_over_a_kil
         session = supervisor.session("s0")
         receipt = session.receipt(stopped.receipt_id, timeout=WAIT_S)
         run = session.run(run_of(child))
-        again = on_record(session, stop)
+        again = ask_stop(session, stop)
     assert (again.outcome, again.run_id, again.receipt_id) == (stopped.outcome, stopped.run_id, stopped.receipt_id)
     assert again == stopped or not stopped.durable
     assert run.status is RunStatus.CANCELLED

@@ -22,7 +22,7 @@ from actors.model import Address, Event, Message, Role
 from actors.plugin.turn_core import TurnCore
 from actors.thread import Thread
 from supervisor import Config, Supervisor
-from tests.kit import WAIT_S, Kit, check_rest, on_record, say
+from tests.kit import WAIT_S, Kit, ask_stop, check_rest, say
 
 
 def message(identity: str) -> Message:
@@ -232,7 +232,7 @@ def test_l7_a_generator_that_waits_when_it_is_closed_holds_no_session_up(tmp_pat
             session.ask(NewMessage(content="go"), timeout=WAIT_S)
             assert closed.wait(WAIT_S)
             for one in (session, other):
-                on_record(one, Stop(source="user.test", reason="enough"))
+                ask_stop(one, Stop(source="user.test", reason="enough"))
     finally:
         gc.enable()
 
