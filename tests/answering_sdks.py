@@ -120,7 +120,7 @@ async def responses(turn: Any) -> None:
 
 async def anthropic_by_hand(turn: Any) -> None:
     """With the anthropic SDK, thinking on; its answers are not on record, only their texts and calls."""
-    messages = api_.render_anthropic(turn.messages, thinking=True)
+    messages = api_.render_anthropic(turn.messages)
     while True:
         asked = {
             "model": "m",

@@ -310,7 +310,8 @@ def check_all(messages: list[Message], *, thinks: bool) -> None:
     for provider, files in itertools.product((*BLOCKS, "nobody", None), (FILES, None)):
         chat = render_openai(messages, provider=provider, files=files)
         items = render_responses(messages, provider=provider, files=files)
-        said = render_anthropic(messages, provider=provider, files=files)
+        said = render_anthropic(messages, provider=provider, thinking=False, files=files)
+        unsaid = render_anthropic(messages, provider=provider, files=files)
         if chat:
             check_openai(chat, keys=CHAT_KEYS if provider == "chat" else frozenset())
             assert sum(message["role"] == "tool" for message in chat) == results
@@ -328,6 +329,7 @@ def check_all(messages: list[Message], *, thinks: bool) -> None:
             blocks_in(said, provider or "")
             thoughtful = render_anthropic(messages, provider=provider, thinking=True, files=files)
             check_anthropic(thoughtful, thinking=True, as_said=provider is not None)
+            assert unsaid == (thoughtful if shown[-1].role in ("user", "note") else said)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -438,7 +440,7 @@ def test_another_provider_gets_neither_blocks_nor_ids() -> None:
 
 def test_with_thinking_on_calls_that_no_thinking_came_before_are_rendered_as_text() -> None:
     messages = interrupted().thread.messages()
-    plain = render_anthropic(messages)
+    plain = render_anthropic(messages, thinking=False)
     check_anthropic(plain)
     rendered = render_anthropic(messages, thinking=True)
     check_anthropic(rendered, thinking=True)
@@ -447,6 +449,17 @@ def test_with_thinking_on_calls_that_no_thinking_came_before_are_rendered_as_tex
     assert told[0] == "go"
     assert told[1] == 'The assistant called bash with {"of":"c1"}. The result:\ninterrupted'
     assert told[3] == "A new message stopped this run.\n\nno, do this"
+    assert render_anthropic(messages) == rendered, "the request may have thinking on, for all that is known"
+
+
+def test_calls_stay_calls_while_the_user_has_not_spoken_if_nobody_says_that_thinking_is_on() -> None:
+    log = Log()
+    log.message("m1")
+    log.call("c1")
+    log.ended("c1")
+    messages = log.thread.messages()
+    assert render_anthropic(messages) == render_anthropic(messages, thinking=False)
+    assert render_anthropic(messages) != render_anthropic(messages, thinking=True)
 
 
 def test_an_agents_own_text_before_an_answer_with_thinking_is_no_part_of_its_message() -> None:

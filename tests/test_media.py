@@ -617,7 +617,7 @@ CHAT_IMAGE: dict[str, Any] = {"type": "image_url", "image_url": {"url": f"data:i
 
 
 def test_anthropic_is_given_the_files_of_a_result_in_it() -> None:
-    rendered = render_anthropic(resulted("att_png", "att_zip"), files=FILES)
+    rendered = render_anthropic(resulted("att_png", "att_zip"), thinking=False, files=FILES)
     check_anthropic(rendered)
     first, second, text = rendered[2]["content"]
     assert first["content"] == [
@@ -627,13 +627,13 @@ def test_anthropic_is_given_the_files_of_a_result_in_it() -> None:
     ]
     assert second["content"] == "seen"
     assert text == {"type": "text", "text": "and?"}
-    rendered = render_anthropic(resulted("att_png", content=""), files=FILES)
+    rendered = render_anthropic(resulted("att_png", content=""), thinking=False, files=FILES)
     assert rendered[2]["content"][0]["content"] == [IMAGE]
 
 
 def test_anthropic_is_given_the_files_of_a_result_that_is_an_error_behind_the_results() -> None:
     """The content of an error is only text."""
-    rendered = render_anthropic(resulted("att_png", is_error=True), files=FILES)
+    rendered = render_anthropic(resulted("att_png", is_error=True), thinking=False, files=FILES)
     check_anthropic(rendered)
     first, second, image, text = rendered[2]["content"]
     assert (first["content"], first["is_error"]) == ([{"type": "text", "text": "drawn"}], True)

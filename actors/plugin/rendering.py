@@ -289,7 +289,7 @@ def render_anthropic(
     messages: Sequence[Message],
     *,
     provider: str | None = None,
-    thinking: bool = False,
+    thinking: bool | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> list[JsonObject]:
     """Return the thread in the format of Anthropic's messages.
@@ -305,7 +305,8 @@ def render_anthropic(
         thinking: the request will have thinking on. Then the provider refuses results at the end whose calls no
             thinking came before: calls of an agent itself, or of another provider's model. Such calls are rendered as
             text. It also refuses a thread that ends with the assistant, as one does whose last answer was left: then
-            `GO_ON` follows.
+            `GO_ON` follows. None: it is not said. Then such calls are rendered as text only if the user has spoken
+            since, as after a takeover, so that the thread is taken with thinking on and off.
         files: the bytes of images, PDFs and texts, which are given to the model. Those of a result are in the result;
             if that is an error, which has only text, they follow the results.
     """
@@ -331,6 +332,9 @@ def render_anthropic(
             blocks("user").append(_as_result(called, behind))
         if behind:
             blocks("user").extend(behind)
+    if thinking is None:
+        roles = (message.role for message in reversed(messages) if message.status != "retracted")
+        thinking = next(roles, None) in ("user", "note")
     while thinking and _tell_calls_without_thinking(rendered):
         pass
     if thinking and rendered and rendered[-1]["role"] == "assistant":
