@@ -41,13 +41,14 @@ from actors.ports import (
 )
 from actors.requests import NewMessage
 from actors.run_status import RunStatus
-from supervisor.store import schema
+from supervisor.store import schema, sqlite
 from supervisor.store.connection import CHECK_EVERY_S
 from supervisor.store.events import PAGE
 from supervisor.store.groups import PRUNE_EVERY
 from supervisor.store.pen import GROUP_MAX
 from supervisor.store.reader import IDLE_MAX, SqliteReader
-from supervisor.store.sqlite import SqliteStore
+from supervisor.store.snapshot import snapshot
+from supervisor.store.sqlite import SHORT_EVENTS, SqliteStore
 from tests.kit import until
 
 ROOT = Path(__file__).parent.parent
@@ -131,11 +132,23 @@ def write(store: SqliteStore, made: Batch) -> None:
 
 
 def load(store: SqliteStore, session: str = "s") -> Snapshot:
+    """Read a session as the writer does, and beside it, which finds the same."""
     owner = Owner()
-    store.load(session, owner.ref)
-    loaded = owner.next()
-    assert isinstance(loaded, Loaded), loaded
-    return loaded.snapshot
+    found = []
+    for short_events in (SHORT_EVENTS, -1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sqlite, "SHORT_EVENTS", short_events)
+            store.load(session, owner.ref)
+            loaded = owner.next()
+        assert isinstance(loaded, Loaded), loaded
+        found.append(loaded.snapshot)
+    assert compared(found[0]) == compared(found[1])
+    return found[0]
+
+
+def compared(snapshot: Snapshot) -> dict[str, Any]:
+    fields = msgspec.structs.asdict(snapshot)
+    return {**fields, "thread": snapshot.thread.messages(), "saved": snapshot.saved.__dict__}
 
 
 # ── What goes in comes out ────────────────────────────────────────────────────────────────────────
@@ -614,6 +627,103 @@ def hold_group(store: SqliteStore) -> Any:
     return leave
 
 
+def write_long(store: SqliteStore) -> None:
+    events = tuple(text(seq, session="long") for seq in range(1, SHORT_EVENTS + 2))
+    write(store, batch(1, session="long", events=events))
+
+
+def test_while_a_long_session_is_read_others_are_read_and_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = threading.Event()
+
+    def slow(connection: sqlite3.Connection, session: str, **options: Any) -> Snapshot:
+        assert session != "long" or leave.wait(PATIENCE_S)
+        return snapshot(connection, session, **options)
+
+    monkeypatch.setattr(sqlite, "snapshot", slow)
+    store, owner, long = SqliteStore(path, clock=StandingClock()), Owner(), Owner()
+    try:
+        write_long(store)
+        write(store, batch(1))
+        store.load("long", long.ref)
+        store.load("s", owner.ref)
+        assert isinstance(owner.next(), Loaded)
+        store.commit(batch(1, incarnation="i2", seq=2), owner.ref)
+        assert owner.next() == Committed(1)
+        assert long.told.empty()
+        leave.set()
+        loaded = long.next()
+        assert isinstance(loaded, Loaded)
+        (message,) = loaded.snapshot.thread.messages()
+        assert len(message.content) == SHORT_EVENTS + 1
+    finally:
+        leave.set()
+        assert store.close(PATIENCE_S)
+
+
+def test_a_load_of_a_long_session_finds_what_was_handed_in_before_it(store: SqliteStore) -> None:
+    write_long(store)
+    owner = Owner()
+    leave = hold_group(store)
+    store.commit(batch(2, session="long", seq=SHORT_EVENTS + 2), owner.ref)
+    store.load("long", owner.ref)
+    leave.set()
+    assert owner.next() == Committed(2)
+    loaded = owner.next()
+    assert isinstance(loaded, Loaded)
+    (message,) = loaded.snapshot.thread.messages()
+    assert len(message.content) == SHORT_EVENTS + 2
+
+
+def test_a_load_under_way_is_given_up_when_the_store_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = threading.Event()
+
+    def endless(connection: sqlite3.Connection, _session: str, **_options: Any) -> Any:
+        begun.set()
+        return connection.execute(
+            "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n) SELECT sum(n) FROM n"
+        )
+
+    monkeypatch.setattr(sqlite, "snapshot", endless)
+    store, owner = SqliteStore(path, clock=StandingClock()), Owner()
+    write_long(store)
+    store.load("long", owner.ref)
+    assert begun.wait(PATIENCE_S)
+    assert store.close(PATIENCE_S)
+    assert isinstance(owner.next(), LoadFailed)
+    assert not path.with_name(path.name + "-wal").exists()
+    assert store.health().error is None
+
+
+def test_a_load_of_a_long_session_is_tried_again_and_then_fails_alone(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors: list[sqlite3.Error] = []
+
+    def failing(*args: Any, **options: Any) -> Snapshot:
+        if errors:
+            raise errors.pop()
+        return snapshot(*args, **options)
+
+    monkeypatch.setattr(sqlite, "snapshot", failing)
+    store, owner = SqliteStore(path, clock=StandingClock()), Owner()
+    try:
+        write_long(store)
+        errors.append(sqlite3.OperationalError("disk I/O error"))
+        store.load("long", owner.ref)
+        assert isinstance(owner.next(), Loaded)
+        errors += [sqlite3.OperationalError("disk I/O error"), sqlite3.OperationalError("disk I/O error")]
+        store.load("long", owner.ref)
+        failed = owner.next()
+        assert isinstance(failed, LoadFailed)
+        assert "disk I/O error" in failed.error
+        write(store, batch(1))
+        health = store.health()
+        assert "disk I/O error" in (health.error or "")
+        assert health.writable
+    finally:
+        assert store.close(PATIENCE_S)
+
+
 @pytest.mark.parametrize(
     "offence",
     [
@@ -861,7 +971,7 @@ FULL_DISK = """
     from pathlib import Path
     from tests.test_store import Owner, StandingClock, batch, text
     from actors.messages import CommitFailed, Committed
-    from supervisor.store.sqlite import SqliteStore
+    from supervisor.store.sqlite import SHORT_EVENTS, SqliteStore
 
     store = SqliteStore(Path(sys.argv[1]), clock=StandingClock())
     owner = Owner()
@@ -908,7 +1018,7 @@ COMMIT_FOREVER = """
     from pathlib import Path
     from tests.test_store import Owner, StandingClock, batch
     from actors.messages import Committed
-    from supervisor.store.sqlite import SqliteStore
+    from supervisor.store.sqlite import SHORT_EVENTS, SqliteStore
 
     store = SqliteStore(Path(sys.argv[1]), clock=StandingClock())
     owner = Owner()

@@ -9,6 +9,7 @@ work.py        the kinds of work in the writer's queue
 faults.py      errors of SQLite and of the disk, by cause
 journal.py     Stops that were answered before the store had them
 health.py      the health of store and journal, as shown to people
+long_loads.py  loads of long sessions, on threads of their own
 reader.py      reads from any thread or process, concurrent with the writer
 attachment_reads.py   reads of attachments, on threads of their own
 tables.py      the SQL that writes a batch

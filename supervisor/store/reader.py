@@ -30,6 +30,8 @@ from supervisor.store.unfit import UnfitBatch
 IDLE_MAX: Final = 4
 EVENTS_MAX: Final = 1_000
 ROWS_MAX: Final = 10_000
+STEPS: Final = 10_000
+"""Instructions of SQLite's virtual machine between two looks at whether the reader was closed."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -189,6 +191,19 @@ class SqliteReader:
     def settled(self) -> list[tuple[str, int, float]]:
         """Return the sessions that may be deleted: name, last seq, and its time; the longest unused first."""
         return self._read(rows.settled)
+
+    def at_once(self, query: Callable[[sqlite3.Connection, str], T], session: str) -> T:
+        """Return what a long query finds of a session, all of it as of one commit. `close` ends it."""
+
+        def reading(connection: sqlite3.Connection, session: str) -> T:
+            connection.set_progress_handler(lambda: self._closed, STEPS)
+            connection.execute("BEGIN")
+            found = query(connection, session)
+            connection.execute("COMMIT")
+            connection.set_progress_handler(None, 0)
+            return found
+
+        return self._read(reading, session)
 
     def close(self) -> None:
         """Close idle connections; a read under way closes its own when it ends. May be called twice."""

@@ -32,7 +32,8 @@ Bounds. The queue has no limit of its own, because a refused batch would break i
 would block an actor. Its clients bound it: an agent waits for credit (256 events or 1 MiB a
 run), requests are refused by a full mailbox, and a session whose batch failed sends no more.
 
-Loads run on the writer's thread, so a restored session sees everything that its earlier incarnation sent.
+Loads pass through the queue, so a restored session sees everything that its earlier incarnation sent. The writer reads
+a short log itself. A long one is read beside it (`long_loads.py`), so that it delays no commit of another session.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from loguru import logger
@@ -55,14 +56,15 @@ from actors.kernel.actor import tell_contained
 from actors.kernel.thread_role import serve_all
 from actors.messages import ChildFound, CommitFailed, Committed, Loaded, LoadFailed, StopKept
 from actors.ports import Batch, Clock, KeptStop, Snapshot
-from supervisor.store import rows, tables
+from supervisor.store import events, rows, tables
 from supervisor.store.attachment_reads import AttachmentReads
 from supervisor.store.condition import Condition
 from supervisor.store.connection import WriterConnection
-from supervisor.store.faults import is_malformed
+from supervisor.store.faults import code, is_malformed
 from supervisor.store.groups import GroupWriter
 from supervisor.store.health import StoreHealth, error_text
 from supervisor.store.journal import StopJournal
+from supervisor.store.long_loads import LongLoads
 from supervisor.store.pen import PenQueue
 from supervisor.store.reader import SqliteReader
 from supervisor.store.snapshot import snapshot
@@ -71,6 +73,9 @@ from supervisor.store.work import Attempt, Commit, Find, Load, Work
 
 if TYPE_CHECKING:
     from pykka import ActorRef
+
+SHORT_EVENTS: Final = 500
+"""A log of at most so many events is read by the writer: that takes a few ms, and no wake-up of another thread."""
 
 
 class SqliteStore:
@@ -120,6 +125,7 @@ class SqliteStore:
             ) from error
         self._attachments = AttachmentReads(self.reader)
         self._queue = PenQueue(self._condition)
+        self._long_loads = LongLoads(self.reader, self._snapshot, self._loaded, self._long_load_failed)
         self._threads = tuple(
             threading.Thread(target=self._run, name=f"countermand-store-{number}", daemon=True) for number in range(2)
         )
@@ -214,6 +220,7 @@ class SqliteStore:
             try:
                 # Readers first: the last connection to close removes the write-ahead log.
                 self.reader.close()
+                self._long_loads.close()
                 self._writer.close()
             finally:
                 self._queue.end()
@@ -243,16 +250,44 @@ class SqliteStore:
     # ── Loads ─────────────────────────────────────────────────────────────────────────────────────
 
     def _load(self, load: Load) -> None:
+        def read(connection: sqlite3.Connection) -> Snapshot | None:
+            if events.last_seq(connection, load.session) > SHORT_EVENTS:
+                return None
+            return self._snapshot(connection, load.session)
+
         try:
-            found = self._writer.insist(lambda connection: self._snapshot(connection, load.session))
+            found = self._writer.insist(read)
         except BaseException as error:  # noqa: BLE001 - the owner has to learn of any error
-            logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
             if isinstance(error, sqlite3.Error | OSError) and not is_malformed(error):
                 self._condition.failed(error)
-            tell_contained(load.owner, LoadFailed(error_text(error)))
+            self._not_loaded(load, error)
         else:
-            self._condition.leave_out(f"session {load.session}: {name}" for name in found.left_out)
-            tell_contained(load.owner, Loaded(found))
+            if found is None:
+                self._long_loads.read(load)
+            else:
+                self._loaded(load, found)
+
+    def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
+        return snapshot(connection, session, kept=self._requests_kept)
+
+    def _long_load_failed(self, load: Load, error: BaseException) -> None:
+        """On the load's own thread."""
+        cause = error.__cause__ or error
+        if isinstance(cause, sqlite3.Error | OSError) and code(cause) != sqlite3.SQLITE_INTERRUPT:
+            self._condition.note(cause)
+            if not is_malformed(cause):
+                # The writer finds out whether the disk takes writes.
+                self._queue.put(Attempt())
+        self._not_loaded(load, cause)
+
+    def _loaded(self, load: Load, found: Snapshot) -> None:
+        self._condition.leave_out(f"session {load.session}: {name}" for name in found.left_out)
+        kept = self.journal.of(load.session)
+        tell_contained(load.owner, Loaded(msgspec.structs.replace(found, kept=kept)))
+
+    def _not_loaded(self, load: Load, error: BaseException) -> None:
+        logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
+        tell_contained(load.owner, LoadFailed(error_text(error)))
 
     def _find(self, find: Find) -> None:
         def found(connection: sqlite3.Connection) -> ChildFound:
@@ -265,10 +300,6 @@ class SqliteStore:
             logger.bind(session=find.session).error("run {} could not be read: {!r}", find.run_id, error)
             answer = ChildFound(find.run_id, error=error_text(error))
         tell_contained(find.owner, answer)
-
-    def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
-        found = snapshot(connection, session, kept=self._requests_kept)
-        return msgspec.structs.replace(found, kept=self.journal.of(session))
 
     # ── Commits ───────────────────────────────────────────────────────────────────────────────────
 
