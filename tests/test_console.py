@@ -17,6 +17,7 @@ from actors.errors import Invalid
 from actors.model import How, PartKind, Provenance, Receipt, Row, Signalled
 from actors.text import visible
 from supervisor import Config, Supervisor
+from supervisor.console.render.output import LAST_ON_A_TERMINAL
 from supervisor.console.render.receipts import how_ended, table
 from supervisor.console.render.words import head, refusal
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, desk_at
@@ -184,6 +185,37 @@ def test_thread_and_runs_are_plain_text_when_not_on_a_terminal(told: Desk) -> No
     ):
         assert part in runs.stdout
     assert "\x1b" not in thread.stdout + runs.stdout
+
+
+def test_on_a_terminal_the_newest_are_shown_and_how_to_see_all(desk: Desk) -> None:
+    async def silent(_turn: AsyncTurn) -> None:
+        pass
+
+    with Supervisor.start(Config(state_dir=desk.state_dir, agent="silent", agents={"silent": silent})) as supervisor:
+        session = supervisor.session("s1")
+        for number in range(LAST_ON_A_TERMINAL + 2):
+            accepted = session.ask(NewMessage(content=f"message {number}."))
+            session.receipt(accepted.run_id, timeout=WAIT_S)
+    newest = [f"message {number}." for number in range(2, LAST_ON_A_TERMINAL + 2)]
+    for command, what in (("thread", "messages"), ("runs", "runs")):
+        terminal = desk.terminal(command, "s1")
+        assert terminal.ended() == 0
+        terminal.screen.wait(newest[-1])
+        shown = terminal.screen.text
+        assert f"the newest 50 of 52 {what}; all of them: --last 0" in shown
+        assert [text for text in newest if text in shown] == newest
+        assert "message 1." not in shown
+        every = desk.terminal(command, "s1", "--last", "0")
+        assert every.ended() == 0
+        every.screen.wait(newest[-1])
+        assert "message 0." in every.screen.text
+        assert "the newest" not in every.screen.text
+        assert "message 0." in desk.run("", command, "s1").stdout
+        two = desk.run("", command, "s1", "--last", "2").stdout
+        assert f"the newest 2 of 52 {what}; all of them: --last 0" in two
+        assert [text for text in ("message 0.", *newest) if text in two] == newest[-2:]
+        assert len(desk.json(command, "s1")) == LAST_ON_A_TERMINAL + 2
+        assert len(desk.json(command, "s1", "--last", "3")) == 3
 
 
 def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:

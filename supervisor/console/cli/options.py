@@ -70,6 +70,13 @@ count.name = "whole number"
 seconds: Final = click.FloatRange(min=0.0)
 seconds.name = "number"
 
+newest: Final = click.option(
+    "--last",
+    metavar="N",
+    type=count,
+    help="Show only the newest N; 0 shows all. Default: on a terminal 50, otherwise all.",
+)
+
 configuration: Final = together(
     click.option(
         "--config",

@@ -12,6 +12,7 @@ from supervisor.console.cli.options import (
     count,
     either_session,
     follow,
+    newest,
     run_argument,
     session_needed,
     session_of,
@@ -22,25 +23,27 @@ from supervisor.console.cli.options import (
 @click.command()
 @either_session
 @click.option("--attachment", metavar="NAME", help="Write the bytes of this attachment, and nothing else.")
+@newest
 @common()
-def thread(options: Common, session: str | None, named: str | None, attachment: str | None) -> None:
+def thread(options: Common, session: str | None, named: str | None, attachment: str | None, last: int | None) -> None:
     """Show a session's messages, as the next model call gets them."""
     from supervisor.console.commands.thread import show_thread, write_attachment
 
     if attachment is not None:
         write_attachment(options.endpoint(), session_of(session, named), attachment)
     else:
-        show_thread(options.endpoint(), session_of(session, named), as_json=options.as_json)
+        show_thread(options.endpoint(), session_of(session, named), last, as_json=options.as_json)
 
 
 @click.command()
 @either_session
+@newest
 @common()
-def runs(options: Common, session: str | None, named: str | None) -> None:
+def runs(options: Common, session: str | None, named: str | None, last: int | None) -> None:
     """List the runs of a session, and how each ended."""
     from supervisor.console.commands.runs import show_runs
 
-    show_runs(options.endpoint(), session_of(session, named), as_json=options.as_json)
+    show_runs(options.endpoint(), session_of(session, named), last, as_json=options.as_json)
 
 
 @click.command()

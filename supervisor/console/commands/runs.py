@@ -13,7 +13,7 @@ from supervisor.console.client.attended import attended, say_if_unattended
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import RUNS_MAX
 from supervisor.console.client.source import open_records
-from supervisor.console.render.output import console, print_json
+from supervisor.console.render.output import console, newest, print_json, say_left_out
 from supervisor.console.render.words import (
     ERROR_CHARS,
     cause,
@@ -36,14 +36,17 @@ STYLES: Final = {
 }
 
 
-def show_runs(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
-    """Print the runs of a session, the oldest first. Raises NotFound; see `open_records`.
+def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bool) -> None:
+    """Print the runs of a session, or the newest `last` (see `newest`), the oldest first.
+
+    Raises NotFound; see `open_records`.
 
     As JSON each is as the store has it, with whether it is `attended`.
     """
     with open_records(endpoint) as records:
         records.session(session)
-        runs = records.runs(session)
+        found = records.runs(session)
+        runs = newest(found, last, as_json=as_json)
         texts = {} if as_json else {message.id: message.content for message in records.thread(session)}
         served = records.served
     if as_json:
@@ -56,6 +59,7 @@ def show_runs(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
         out.print(Text(f"session {one_line(session)} has had no run yet", style="dim"))
     if len(runs) == RUNS_MAX:
         out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
+    say_left_out(out, len(runs), len(found), "runs")
     # A line of facts for each run, and below it what it was given and why it ended: both may be long.
     for run in runs:
         code = script_ended(run.result) if run.status is RunStatus.COMPLETED else ""

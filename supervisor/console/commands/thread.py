@@ -12,7 +12,7 @@ from actors.parts import MediaPart
 from actors.text import one_line, visible
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
-from supervisor.console.render.output import console, print_json
+from supervisor.console.render.output import console, newest, print_json, say_left_out
 from supervisor.console.render.words import clock_time, file_words, head, with_files
 
 
@@ -37,19 +37,21 @@ def write_attachment(endpoint: Endpoint, session: str, name: str) -> None:
     sys.stdout.buffer.flush()
 
 
-def show_thread(endpoint: Endpoint, session: str, *, as_json: bool) -> None:
-    """Print the messages of a session. Raises NotFound; see `open_records`."""
+def show_thread(endpoint: Endpoint, session: str, last: int | None, *, as_json: bool) -> None:
+    """Print the messages of a session, or the newest `last`; see `newest`. Raises NotFound; see `open_records`."""
     with open_records(endpoint) as records:
         facts = records.session(session)
         messages = records.thread(session)
         waiting = records.waiting(session)
+    shown = newest(messages, last, as_json=as_json)
     if as_json:
-        print_json(messages)
+        print_json(shown)
         return
     from rich.text import Text
 
     out = console()
-    print_messages(out, messages)
+    say_left_out(out, len(shown), len(messages), "messages")
+    print_messages(out, shown)
     state = "parked" if facts.parked else "waiting"
     for waits in waiting:
         out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))

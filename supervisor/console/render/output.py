@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from actors.text import one_line, visible
 
 PLAIN_WIDTH: Final = 200
+LAST_ON_A_TERMINAL: Final = 50
+"""How many rows of a long list are shown there, unless more are asked for: drawing takes some ms a row."""
+
+T = TypeVar("T")
 
 
 def console() -> Any:
@@ -18,6 +23,21 @@ def console() -> Any:
 
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+def newest(rows: Sequence[T], last: int | None, *, as_json: bool) -> Sequence[T]:
+    """Return the newest `last` rows, which are the last ones. 0: all; None: as many as fit what they are shown on."""
+    if last is None:
+        last = LAST_ON_A_TERMINAL if sys.stdout.isatty() and not as_json else 0
+    return rows[-last:] if last else rows
+
+
+def say_left_out(out: Any, shown: int, of: int, what: str) -> None:
+    """Print a line above a list of which older rows are not shown, with what shows them."""
+    if shown < of:
+        from rich.text import Text
+
+        out.print(Text(f"the newest {shown} of {of} {what}; all of them: --last 0", style="dim"))
 
 
 def grid(*columns: str, right: tuple[str, ...] = ()) -> Any:
