@@ -303,6 +303,12 @@ def blocks_in(rendered: list[dict[str, Any]], provider: str) -> set[str]:
     return {block for block in text.split('"') if block.startswith(f"{provider}-")}
 
 
+def begins_a_run(shown: list[Message]) -> bool:
+    spoken = list(itertools.takewhile(lambda message: message.role in ("user", "note"), reversed(shown)))
+    earlier = shown[: len(shown) - len(spoken)]
+    return bool(spoken) and (not earlier or {message.run_id for message in spoken} != {earlier[-1].run_id})
+
+
 def check_all(messages: list[Message], *, thinks: bool) -> None:
     """Check what each provider would be given."""
     shown = [message for message in messages if message.status != "retracted"]
@@ -329,7 +335,7 @@ def check_all(messages: list[Message], *, thinks: bool) -> None:
             blocks_in(said, provider or "")
             thoughtful = render_anthropic(messages, provider=provider, thinking=True, files=files)
             check_anthropic(thoughtful, thinking=True, as_said=provider is not None)
-            assert unsaid == (thoughtful if shown[-1].role in ("user", "note") else said)
+            assert unsaid == (thoughtful if begins_a_run(shown) else said)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -452,14 +458,17 @@ def test_with_thinking_on_calls_that_no_thinking_came_before_are_rendered_as_tex
     assert render_anthropic(messages) == rendered, "the request may have thinking on, for all that is known"
 
 
-def test_calls_stay_calls_while_the_user_has_not_spoken_if_nobody_says_that_thinking_is_on() -> None:
+def test_within_a_run_calls_stay_calls_if_nobody_says_that_thinking_is_on() -> None:
     log = Log()
     log.message("m1")
     log.call("c1")
     log.ended("c1")
-    messages = log.thread.messages()
-    assert render_anthropic(messages) == render_anthropic(messages, thinking=False)
-    assert render_anthropic(messages) != render_anthropic(messages, thinking=True)
+    for steered in (False, True):
+        if steered:
+            log.message("m2")
+        messages = log.thread.messages()
+        assert render_anthropic(messages) == render_anthropic(messages, thinking=False)
+        assert render_anthropic(messages) != render_anthropic(messages, thinking=True)
 
 
 def test_an_agents_own_text_before_an_answer_with_thinking_is_no_part_of_its_message() -> None:

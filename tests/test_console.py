@@ -200,9 +200,8 @@ def test_on_a_terminal_the_newest_are_shown_and_how_to_see_all(desk: Desk) -> No
     for command, what in (("thread", "messages"), ("runs", "runs")):
         terminal = desk.terminal(command, "s1")
         assert terminal.ended() == 0
-        terminal.screen.wait(newest[-1])
+        terminal.screen.wait(f"the newest 50 of 52 {what}; more of them: --last N, or 0 for all")
         shown = terminal.screen.text
-        assert f"the newest 50 of 52 {what}; all of them: --last 0" in shown
         assert [text for text in newest if text in shown] == newest
         assert "message 1." not in shown
         every = desk.terminal(command, "s1", "--last", "0")
@@ -212,10 +211,26 @@ def test_on_a_terminal_the_newest_are_shown_and_how_to_see_all(desk: Desk) -> No
         assert "the newest" not in every.screen.text
         assert "message 0." in desk.run("", command, "s1").stdout
         two = desk.run("", command, "s1", "--last", "2").stdout
-        assert f"the newest 2 of 52 {what}; all of them: --last 0" in two
+        assert f"the newest 2 of 52 {what}; more of them: --last N" in two
         assert [text for text in ("message 0.", *newest) if text in two] == newest[-2:]
         assert len(desk.json(command, "s1")) == LAST_ON_A_TERMINAL + 2
         assert len(desk.json(command, "s1", "--last", "3")) == 3
+
+
+def test_the_run_that_runs_is_shown_however_many_wait_behind_it(desk: Desk) -> None:
+    async def waits(turn: AsyncTurn) -> None:
+        await turn.cancel_token.wait()
+
+    with Supervisor.start(Config(state_dir=desk.state_dir, agent="waits", agents={"waits": waits})) as supervisor:
+        session = supervisor.session("s1")
+        for content in ("one", "two"):
+            session.ask(NewMessage(content=content, policy="enqueue"))
+        running, waiting = desk.json("runs", "s1")
+        shown = desk.run("", "runs", "s1", "--last", "1").stdout
+        assert running["run_id"] in shown
+        assert waiting["run_id"] in shown
+        assert "the newest 1 of 2 runs" in shown
+        session.ask(Stop(source="user.test", reason="seen"))
 
 
 def test_the_store_is_readable_while_a_chat_holds_it(desk: Desk) -> None:

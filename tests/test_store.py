@@ -41,14 +41,15 @@ from actors.ports import (
 )
 from actors.requests import NewMessage
 from actors.run_status import RunStatus
+from supervisor.store import events as log
 from supervisor.store import schema, sqlite
 from supervisor.store.connection import CHECK_EVERY_S
-from supervisor.store.events import PAGE
+from supervisor.store.events import PAGE, SHORT_BYTES, SHORT_EVENTS
 from supervisor.store.groups import PRUNE_EVERY
 from supervisor.store.pen import GROUP_MAX
 from supervisor.store.reader import IDLE_MAX, SqliteReader
 from supervisor.store.snapshot import snapshot
-from supervisor.store.sqlite import SHORT_EVENTS, SqliteStore
+from supervisor.store.sqlite import SqliteStore
 from tests.kit import until
 
 ROOT = Path(__file__).parent.parent
@@ -137,7 +138,7 @@ def load(store: SqliteStore, session: str = "s") -> Snapshot:
     found = []
     for short_events in (SHORT_EVENTS, -1):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sqlite, "SHORT_EVENTS", short_events)
+            patch.setattr(log, "SHORT_EVENTS", short_events)
             store.load(session, owner.ref)
             loaded = owner.next()
         assert isinstance(loaded, Loaded), loaded
@@ -640,7 +641,8 @@ def test_while_a_long_session_is_read_others_are_read_and_written(path: Path, mo
         return snapshot(connection, session, **options)
 
     monkeypatch.setattr(sqlite, "snapshot", slow)
-    store, owner, long = SqliteStore(path, clock=StandingClock()), Owner(), Owner()
+    clock = StandingClock()
+    store, owner, long = SqliteStore(path, clock=clock), Owner(), Owner()
     try:
         write_long(store)
         write(store, batch(1))
@@ -650,6 +652,8 @@ def test_while_a_long_session_is_read_others_are_read_and_written(path: Path, mo
         store.commit(batch(1, incarnation="i2", seq=2), owner.ref)
         assert owner.next() == Committed(1)
         assert long.told.empty()
+        clock.now += 3.0
+        assert store.health().lag_s == 3.0, "who waits for a load is seen"
         leave.set()
         loaded = long.next()
         assert isinstance(loaded, Loaded)
@@ -694,6 +698,36 @@ def test_a_load_under_way_is_given_up_when_the_store_is_closed(path: Path, monke
     assert store.health().error is None
 
 
+def test_a_session_with_few_events_that_are_large_is_long(store: SqliteStore) -> None:
+    write(store, batch(1, events=tuple(text(seq, "x" * (SHORT_BYTES // 2)) for seq in (1, 2))))
+    write(store, batch(1, session="t", events=tuple(text(seq, session="t") for seq in range(1, SHORT_EVENTS + 1))))
+    assert store.reader.at_once(lambda connection: log.is_long(connection, "s"))
+    assert not store.reader.at_once(lambda connection: log.is_long(connection, "t"))
+    assert not store.reader.at_once(lambda connection: log.is_long(connection, "nobody"))
+
+
+def test_a_long_session_is_read_from_the_file_that_is_there(path: Path, tmp_path: Path) -> None:
+    """And not over a connection to the one that was."""
+    store, owner = SqliteStore(path, clock=StandingClock()), Owner()
+    try:
+        write_long(store)
+        before = tmp_path / "before.sqlite"
+        with contextlib.closing(sqlite3.connect(before)) as copy, contextlib.closing(sqlite3.connect(path)) as now:
+            now.backup(copy)
+        write(store, batch(2, session="long", seq=SHORT_EVENTS + 2))
+        assert store.reader.last_seq("long") == SHORT_EVENTS + 2
+        for side in ("-wal", "-shm"):
+            path.with_name(path.name + side).unlink()
+        before.replace(path)
+        store.load("long", owner.ref)
+        loaded = owner.next()
+        assert isinstance(loaded, Loaded)
+        (message,) = loaded.snapshot.thread.messages()
+        assert len(message.content) == SHORT_EVENTS + 1
+    finally:
+        assert store.close(PATIENCE_S)
+
+
 def test_a_load_of_a_long_session_is_tried_again_and_then_fails_alone(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -711,7 +745,8 @@ def test_a_load_of_a_long_session_is_tried_again_and_then_fails_alone(
         errors.append(sqlite3.OperationalError("disk I/O error"))
         store.load("long", owner.ref)
         assert isinstance(owner.next(), Loaded)
-        errors += [sqlite3.OperationalError("disk I/O error"), sqlite3.OperationalError("disk I/O error")]
+        # Beside the writer, and twice by the writer.
+        errors += [sqlite3.OperationalError("disk I/O error") for _ in range(3)]
         store.load("long", owner.ref)
         failed = owner.next()
         assert isinstance(failed, LoadFailed)
@@ -971,7 +1006,7 @@ FULL_DISK = """
     from pathlib import Path
     from tests.test_store import Owner, StandingClock, batch, text
     from actors.messages import CommitFailed, Committed
-    from supervisor.store.sqlite import SHORT_EVENTS, SqliteStore
+    from supervisor.store.sqlite import SqliteStore
 
     store = SqliteStore(Path(sys.argv[1]), clock=StandingClock())
     owner = Owner()
@@ -1018,7 +1053,7 @@ COMMIT_FOREVER = """
     from pathlib import Path
     from tests.test_store import Owner, StandingClock, batch
     from actors.messages import Committed
-    from supervisor.store.sqlite import SHORT_EVENTS, SqliteStore
+    from supervisor.store.sqlite import SqliteStore
 
     store = SqliteStore(Path(sys.argv[1]), clock=StandingClock())
     owner = Owner()

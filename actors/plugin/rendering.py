@@ -305,8 +305,8 @@ def render_anthropic(
         thinking: the request will have thinking on. Then the provider refuses results at the end whose calls no
             thinking came before: calls of an agent itself, or of another provider's model. Such calls are rendered as
             text. It also refuses a thread that ends with the assistant, as one does whose last answer was left: then
-            `GO_ON` follows. None: it is not said. Then such calls are rendered as text only if the user has spoken
-            since, as after a takeover, so that the thread is taken with thinking on and off.
+            `GO_ON` follows. None: it is not said. Then it is so where a new run begins, as after a takeover: that
+            thread is taken with thinking on and off. Within a run, calls stay calls.
         files: the bytes of images, PDFs and texts, which are given to the model. Those of a result are in the result;
             if that is an error, which has only text, they follow the results.
     """
@@ -333,8 +333,7 @@ def render_anthropic(
         if behind:
             blocks("user").extend(behind)
     if thinking is None:
-        roles = (message.role for message in reversed(messages) if message.status != "retracted")
-        thinking = next(roles, None) in ("user", "note")
+        thinking = _begins_a_run(messages)
     while thinking and _tell_calls_without_thinking(rendered):
         pass
     if thinking and rendered and rendered[-1]["role"] == "assistant":
@@ -389,6 +388,14 @@ def _is_thinking(part: _Part) -> bool:
 def _speaks_first(message: JsonObject) -> bool:
     """True of an assistant message that does not begin with thinking."""
     return message["role"] == "assistant" and not _is_thinking(message["content"][0])
+
+
+def _begins_a_run(messages: Sequence[Message]) -> bool:
+    """True if the user, or a note, speaks last, and not within the run that made the calls before it."""
+    shown = [message for message in messages if message.status != "retracted"]
+    spoken = next((at for at, one in enumerate(reversed(shown)) if one.role not in ("user", "note")), len(shown))
+    runs = {message.run_id for message in shown[len(shown) - spoken :]}
+    return bool(spoken) and (spoken == len(shown) or runs != {shown[-spoken - 1].run_id})
 
 
 def _tell_calls_without_thinking(rendered: list[JsonObject]) -> bool:

@@ -17,6 +17,10 @@ from supervisor.store.rows import receipt, run
 PAGE: Final = 500
 """Events a query when a whole log is read."""
 
+SHORT_EVENTS: Final = 500
+SHORT_BYTES: Final = 1_048_576
+"""A log within both is read in a few ms."""
+
 _decode_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
 
@@ -39,6 +43,13 @@ def events(connection: sqlite3.Connection, session: str, after_seq: int, limit: 
         _event + "WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?", (session, after_seq, limit)
     )
     return [_read_event(*row) for row in rows]
+
+
+def is_long(connection: sqlite3.Connection, session: str) -> bool:
+    """True if it takes more than a few ms to read the log of a session. The lengths are read without the data."""
+    sql = "SELECT count(*), sum(length(data)) FROM (SELECT data FROM events WHERE session = ? ORDER BY seq LIMIT ?)"
+    count, size = connection.execute(sql, (session, SHORT_EVENTS + 1)).fetchone()
+    return count > SHORT_EVENTS or (size or 0) > SHORT_BYTES
 
 
 def events_about(connection: sqlite3.Connection, session: str, run_id: str, after_seq: int, limit: int) -> list[Event]:

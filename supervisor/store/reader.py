@@ -192,18 +192,15 @@ class SqliteReader:
         """Return the sessions that may be deleted: name, last seq, and its time; the longest unused first."""
         return self._read(rows.settled)
 
-    def at_once(self, query: Callable[[sqlite3.Connection, str], T], session: str) -> T:
-        """Return what a long query finds of a session, all of it as of one commit. `close` ends it."""
+    def at_once(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what a long query finds, all of it as of one commit, over a connection of its own. `close` ends it.
 
-        def reading(connection: sqlite3.Connection, session: str) -> T:
+        Raises sqlite3.Error, OSError and what the query raises, as they are.
+        """
+        with contextlib.closing(open_reader(self._path, self._busy_timeout_s)) as connection:
             connection.set_progress_handler(lambda: self._closed, STEPS)
             connection.execute("BEGIN")
-            found = query(connection, session)
-            connection.execute("COMMIT")
-            connection.set_progress_handler(None, 0)
-            return found
-
-        return self._read(reading, session)
+            return query(connection)
 
     def close(self) -> None:
         """Close idle connections; a read under way closes its own when it ends. May be called twice."""

@@ -33,7 +33,7 @@ would block an actor. Its clients bound it: an agent waits for credit (256 event
 run), requests are refused by a full mailbox, and a session whose batch failed sends no more.
 
 Loads pass through the queue, so a restored session sees everything that its earlier incarnation sent. The writer reads
-a short log itself. A long one is read beside it (`long_loads.py`), so that it delays no commit of another session.
+a short log itself. A long one is read beside it (`long_loads.py`): no commit of another session waits for that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from loguru import logger
@@ -60,7 +60,7 @@ from supervisor.store import events, rows, tables
 from supervisor.store.attachment_reads import AttachmentReads
 from supervisor.store.condition import Condition
 from supervisor.store.connection import WriterConnection
-from supervisor.store.faults import code, is_malformed
+from supervisor.store.faults import is_malformed
 from supervisor.store.groups import GroupWriter
 from supervisor.store.health import StoreHealth, error_text
 from supervisor.store.journal import StopJournal
@@ -73,9 +73,6 @@ from supervisor.store.work import Attempt, Commit, Find, Load, Work
 
 if TYPE_CHECKING:
     from pykka import ActorRef
-
-SHORT_EVENTS: Final = 500
-"""A log of at most so many events is read by the writer: that takes a few ms, and no wake-up of another thread."""
 
 
 class SqliteStore:
@@ -125,7 +122,7 @@ class SqliteStore:
             ) from error
         self._attachments = AttachmentReads(self.reader)
         self._queue = PenQueue(self._condition)
-        self._long_loads = LongLoads(self.reader, self._snapshot, self._loaded, self._long_load_failed)
+        self._long_loads = LongLoads(self._read_beside, self._loaded, self._read_by_writer)
         self._threads = tuple(
             threading.Thread(target=self._run, name=f"countermand-store-{number}", daemon=True) for number in range(2)
         )
@@ -169,7 +166,8 @@ class SqliteStore:
     def health(self) -> StoreHealth:
         """The health of the store. Does not wait."""
         queue = self._queue.state()
-        lag_s = 0.0 if queue.since is None else max(0.0, self._clock.monotonic() - queue.since)
+        since = min((at for at in (queue.since, self._long_loads.since()) if at is not None), default=None)
+        lag_s = 0.0 if since is None else max(0.0, self._clock.monotonic() - since)
         return self._condition.health(
             waiting=queue.waiting, lag_s=lag_s, closed=queue.shut_down, journal=self.journal.health()
         )
@@ -251,43 +249,38 @@ class SqliteStore:
 
     def _load(self, load: Load) -> None:
         def read(connection: sqlite3.Connection) -> Snapshot | None:
-            if events.last_seq(connection, load.session) > SHORT_EVENTS:
+            if not load.by_writer and events.is_long(connection, load.session):
                 return None
             return self._snapshot(connection, load.session)
 
         try:
             found = self._writer.insist(read)
         except BaseException as error:  # noqa: BLE001 - the owner has to learn of any error
+            logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
             if isinstance(error, sqlite3.Error | OSError) and not is_malformed(error):
                 self._condition.failed(error)
-            self._not_loaded(load, error)
+            tell_contained(load.owner, LoadFailed(error_text(error)))
         else:
             if found is None:
-                self._long_loads.read(load)
+                self._long_loads.add(load)
             else:
                 self._loaded(load, found)
 
     def _snapshot(self, connection: sqlite3.Connection, session: str) -> Snapshot:
         return snapshot(connection, session, kept=self._requests_kept)
 
-    def _long_load_failed(self, load: Load, error: BaseException) -> None:
-        """On the load's own thread."""
-        cause = error.__cause__ or error
-        if isinstance(cause, sqlite3.Error | OSError) and code(cause) != sqlite3.SQLITE_INTERRUPT:
-            self._condition.note(cause)
-            if not is_malformed(cause):
-                # The writer finds out whether the disk takes writes.
-                self._queue.put(Attempt())
-        self._not_loaded(load, cause)
+    def _read_beside(self, session: str) -> Snapshot:
+        return self.reader.at_once(lambda connection: self._snapshot(connection, session))
 
     def _loaded(self, load: Load, found: Snapshot) -> None:
         self._condition.leave_out(f"session {load.session}: {name}" for name in found.left_out)
-        kept = self.journal.of(load.session)
-        tell_contained(load.owner, Loaded(msgspec.structs.replace(found, kept=kept)))
+        tell_contained(load.owner, Loaded(msgspec.structs.replace(found, kept=self.journal.of(load.session))))
 
-    def _not_loaded(self, load: Load, error: BaseException) -> None:
-        logger.bind(session=load.session).error("session {} could not be loaded: {!r}", load.session, error)
-        tell_contained(load.owner, LoadFailed(error_text(error)))
+    def _read_by_writer(self, load: Load) -> None:
+        """A load beside the writer has failed."""
+        load.by_writer = True
+        if not self._queue.put(load):
+            tell_contained(load.owner, LoadFailed("the store is closed"))
 
     def _find(self, find: Find) -> None:
         def found(connection: sqlite3.Connection) -> ChildFound:

@@ -38,14 +38,15 @@ class Commit:
 
 
 class Load:
-    """A session to read."""
+    """A session to read. `by_writer`: however long its log is."""
 
-    __slots__ = ("owner", "session", "since")
+    __slots__ = ("by_writer", "owner", "session", "since")
 
     def __init__(self, session: str, owner: ActorRef[Any], since: float) -> None:
         self.session = session
         self.owner = owner
         self.since = since
+        self.by_writer = False
 
 
 class Find:

@@ -26,6 +26,7 @@ from supervisor.console.render.words import (
 )
 
 ID_WIDTH: Final = 30
+AT_WORK: Final = frozenset({RunStatus.IN_PROGRESS, RunStatus.CANCELLING})
 
 STYLES: Final = {
     RunStatus.COMPLETED: "green",
@@ -37,7 +38,7 @@ STYLES: Final = {
 
 
 def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bool) -> None:
-    """Print the runs of a session, or the newest `last` (see `newest`), the oldest first.
+    """Print the runs of a session, or the newest `last` (see `newest`) and those that run, the oldest first.
 
     Raises NotFound; see `open_records`.
 
@@ -57,11 +58,12 @@ def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bo
     out = console()
     if not runs:
         out.print(Text(f"session {one_line(session)} has had no run yet", style="dim"))
-    if len(runs) == RUNS_MAX:
+    cut = len(found) == RUNS_MAX
+    if cut and len(runs) == RUNS_MAX:
         out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
-    say_left_out(out, len(runs), len(found), "runs")
+    earlier = [run for run in found[: len(found) - len(runs)] if run.status in AT_WORK]
     # A line of facts for each run, and below it what it was given and why it ended: both may be long.
-    for run in runs:
+    for run in [*earlier, *runs]:
         code = script_ended(run.result) if run.status is RunStatus.COMPLETED else ""
         line = Text(f"{one_line(run.run_id):<{ID_WIDTH}}  ")
         line.append(f"{run.status} ({code})" if code else str(run.status), style=STYLES.get(run.status, ""))
@@ -75,7 +77,9 @@ def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bo
         why = _why_in_brief(run)
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)
-    say_if_unattended(out, runs, served=served)
+    if len(runs) < len(found):
+        say_left_out(out, len(runs), f"{len(found)} or more" if cut else str(len(found)), "runs")
+    say_if_unattended(out, found, served=served)
 
 
 def _why_in_brief(run: RunInfo) -> str:

@@ -50,8 +50,9 @@ def show_thread(endpoint: Endpoint, session: str, last: int | None, *, as_json: 
     from rich.text import Text
 
     out = console()
-    say_left_out(out, len(shown), len(messages), "messages")
     print_messages(out, shown)
+    if len(shown) < len(messages):
+        say_left_out(out, len(shown), str(len(messages)), "messages")
     state = "parked" if facts.parked else "waiting"
     for waits in waiting:
         out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))

@@ -32,12 +32,11 @@ def newest(rows: Sequence[T], last: int | None, *, as_json: bool) -> Sequence[T]
     return rows[-last:] if last else rows
 
 
-def say_left_out(out: Any, shown: int, of: int, what: str) -> None:
-    """Print a line above a list of which older rows are not shown, with what shows them."""
-    if shown < of:
-        from rich.text import Text
+def say_left_out(out: Any, shown: int, of: str, what: str) -> None:
+    """Print a line below a list of which older rows are not shown, with what shows them."""
+    from rich.text import Text
 
-        out.print(Text(f"the newest {shown} of {of} {what}; all of them: --last 0", style="dim"))
+    out.print(Text(f"the newest {shown} of {of} {what}; more of them: --last N, or 0 for all", style="dim"))
 
 
 def grid(*columns: str, right: tuple[str, ...] = ()) -> Any:
