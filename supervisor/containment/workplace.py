@@ -34,11 +34,12 @@ class Workplace:
     def path(self, wanted: str | None) -> str:
         """Return the absolute path of the directory for a command that asks for `wanted`, or for none.
 
-        It may not exist: the command then reports that. Raises OSError if a directory cannot be made.
+        It may not exist: the command then reports that. The kernel resolves it: behind a symbolic link `..` is another
+        directory than the text says. Raises OSError if a directory cannot be made.
         """
         if wanted is not None and os.path.isabs(wanted):
-            return os.path.normpath(wanted)
-        return os.path.normpath(os.path.join(self._own(), wanted or ""))
+            return wanted
+        return os.path.join(self._own(), wanted) if wanted else self._own()
 
     def _own(self) -> str:
         try:
