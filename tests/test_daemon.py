@@ -23,7 +23,8 @@ from actors.run_status import RunStatus
 from supervisor import Supervisor
 from supervisor.config import Config
 from supervisor.daemon.notify import Notifier
-from supervisor.daemon.serve import DaemonExit, _DaemonShutdown
+from supervisor.daemon.serve import Daemon, DaemonExit, _DaemonShutdown
+from supervisor.daemon.settings import Source
 from supervisor.daemon.signals import Signals
 from supervisor.daemon.sockets import Sockets
 from supervisor.lock import held
@@ -386,6 +387,35 @@ def test_l13_a_tool_that_a_reload_names_and_that_cannot_be_loaded_is_reported_an
     assert "No module named 'no_such'" in daemon.wait_says("no_such:tool cannot be used")["message"]
     daemon.wait_says("only at the next start: tools")
     assert daemon.end() == DaemonExit.OK
+
+
+def test_l11_a_tool_that_can_be_loaded_now_and_has_the_name_of_a_shipped_one_ends_no_run(
+    daemon: Foreground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "plugins" / "my_tools.py"
+    module.parent.mkdir()
+    monkeypatch.setattr("tests.daemon_kit.PROJECT", f"{PROJECT}:{module.parent}")
+    daemon.ready("tools=['my_tools:shell']", *QUICK)
+    daemon.wait_says("my_tools:shell cannot be used")
+    module.write_text(
+        "from actors import tool\n\n@tool(isolation='thread')\ndef shell(script: str) -> str:\n    return script\n"
+    )
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.wait_says("my_tools:shell cannot be used: two tools have the same name: shell")
+    assert daemon.end() == DaemonExit.OK
+
+
+def test_l11_a_reload_that_fails_ends_no_daemon_and_reports_that_it_is_over(tmp_path: Path) -> None:
+    def fails(*_: object) -> list[str]:
+        raise RuntimeError("it cannot be")
+
+    told: list[str] = []
+    notifier = SimpleNamespace(reloading=lambda: told.append("reloading"), ready=told.append)
+    logs = SimpleNamespace(apply=lambda _: None)
+    source = Source(None, {"COUNTERMAND_STATE_DIR": str(tmp_path)})
+    supervisor: Any = SimpleNamespace(mend=fails, reload_hosts=fails, unloaded=dict)
+    Daemon(source, notifier, logs, None)._reload("here", supervisor)  # type: ignore[arg-type]
+    assert told == ["reloading", "serving here; the reload failed"]
 
 
 def test_hundreds_of_signals_amid_a_torrent_of_log_lines_hang_nothing(daemon: Foreground) -> None:

@@ -272,12 +272,7 @@ class Plugins:
             Invalid: its name is taken.
         """
         if tool.name in self.tools:
-            raise Invalid(
-                "two tools have the same name",
-                expected="a different name for each tool",
-                got=tool.name,
-                remedy="rename one of them: tool(name=…, isolation=…)",
-            )
+            raise _taken(tool.name, "rename one of them: tool(name=…, isolation=…)")
         self.tools[tool.name] = tool
 
     def hosted(self, name: str) -> HostedAgent | None:
@@ -328,6 +323,8 @@ class Plugins:
     ) -> list[str]:
         """Add agents and tools that could not be loaded before and are loaded now. Loaded ones stay unchanged.
 
+        A tool with the name of a loaded one, which may be one that ships, stays unloaded: active runs use the other.
+
         Args:
             agents: by name.
             tools: by spelling, ``module:name``.
@@ -348,6 +345,10 @@ class Plugins:
             entry = tools.get(spelled)
             if entry is not None and not isinstance(entry, Unloaded):
                 one = entry if isinstance(entry, Tool) else Tool(entry)
+                if one.name in self.tools:
+                    refused = _taken(one.name, "restart to have it in place of one that ships, or rename it")
+                    self.unloaded_tools[spelled] = Unloaded(spelled, refused)
+                    continue
                 prepare(one)
                 self.add(one)
                 del self.unloaded_tools[spelled]
@@ -358,6 +359,10 @@ class Plugins:
     def isolation(self) -> dict[str, Isolation]:
         """The isolation of each tool, by name."""
         return {name: one.isolation for name, one in self.tools.items()}
+
+
+def _taken(name: str, remedy: str) -> Invalid:
+    return Invalid("two tools have the same name", expected="a different name for each tool", got=name, remedy=remedy)
 
 
 def duration(what: str, value: object, *, least: float) -> float:

@@ -36,6 +36,7 @@ from loguru import logger
 from actors.errors import CountermandError, StoreUnavailable
 from actors.messages import Pong
 from actors.model import ServicePhase
+from actors.plugin.registration import Unloaded
 from supervisor.daemon import collector, run_log
 from supervisor.daemon.logs import Logs
 from supervisor.daemon.notify import Notifier
@@ -178,23 +179,36 @@ class Daemon:
             logger.error("the configuration was not read again, and stays as it is: {}", text)
             status += "; the configuration could not be read again"
         else:
-            now = [key for key in self._now.changes(fresh) if key in RELOADED]
-            later = [key for key in self._settings.changes(fresh) if key not in RELOADED]
-            self._now = fresh
-            self._logs.apply(fresh.log)
-            logger.info("the configuration was read again; changed: {}", ", ".join(now) or "nothing")
-            self._mend(fresh, supervisor)
-            supervisor.reload_hosts()
-            if later:
-                logger.warning("changed, but only at the next start: {}", ", ".join(later))
-                status += f"; at the next start: {', '.join(later)}"
+            try:
+                status += self._take(fresh, supervisor)
+            except (Exception, SystemExit):  # noqa: BLE001  # nor may what it does with them
+                logger.opt(exception=True).error("the reload failed; what it had not reached stays as it is")
+                status += "; the reload failed"
         self._notifier.ready(status)
+
+    def _take(self, fresh: DaemonSettings, supervisor: Supervisor) -> str:
+        """Take over settings that were read again. Returns what to add to the status."""
+        now = [key for key in self._now.changes(fresh) if key in RELOADED]
+        later = [key for key in self._settings.changes(fresh) if key not in RELOADED]
+        self._now = fresh
+        self._logs.apply(fresh.log)
+        logger.info("the configuration was read again; changed: {}", ", ".join(now) or "nothing")
+        self._mend(fresh, supervisor)
+        supervisor.reload_hosts()
+        if not later:
+            return ""
+        logger.warning("changed, but only at the next start: {}", ", ".join(later))
+        return f"; at the next start: {', '.join(later)}"
 
     def _mend(self, fresh: DaemonSettings, supervisor: Supervisor) -> None:
         names, fresh_names = self._settings.found["agents"].value, fresh.found["agents"].value
         agents = {name: one for name, one in fresh.config.agents.items() if fresh_names[name] == names.get(name)}
         for name in supervisor.mend(agents, fresh.tools):
             logger.info("{} could be loaded now", name)
+        refused = supervisor.unloaded()
+        for spelled, tool in fresh.tools.items():
+            if not isinstance(tool, Unloaded) and f"tool {spelled}" in refused:
+                logger.error("{} cannot be used: {}", spelled, refused[f"tool {spelled}"])
         for one in fresh.unloaded:
             logger.error("{} cannot be used: {}", one.spelled, one.why)
 
