@@ -11,6 +11,7 @@ loses them, and that does no harm: an interrupted call is not repeated.
 from __future__ import annotations
 
 import dataclasses
+import json
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, get_args, get_origin
@@ -44,6 +45,13 @@ def _texts(value: Json) -> Iterator[str]:
         yield str(value)
 
 
+def _spelled(text: str) -> tuple[str, ...]:
+    """Return how a text is found in others: as it is, and as the escapes of Python and JSON have it."""
+    # In a text with both kinds of quotes, Python escapes one.
+    python = (repr(text)[1:-1], repr(f'"{text}')[2:-1])
+    return text, *python, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
+
+
 class Withheld:
     """The secret arguments of one call, by name. Its repr does not show them."""
 
@@ -52,7 +60,8 @@ class Withheld:
     def __init__(self, values: Mapping[str, Json] | None = None) -> None:
         self._values = dict(values or {})
         # The longest first: one may contain another.
-        self._texts = sorted({text for text in _texts(self._values) if len(text) >= TEXT_MIN_CHARS}, key=len)[::-1]
+        texts = [text for text in _texts(self._values) if len(text) >= TEXT_MIN_CHARS]
+        self._texts = sorted({spelled for text in texts for spelled in _spelled(text)}, key=len)[::-1]
 
     def __repr__(self) -> str:
         return "Withheld()"
@@ -67,13 +76,13 @@ class Withheld:
             return value
         if isinstance(value, str):
             for text in self._texts:
-                value = value.replace(text, MARK).replace(repr(text)[1:-1], MARK)
+                value = value.replace(text, MARK)
             return value
         if isinstance(value, list):
             return [self.hidden_in(one) for one in value]
         if isinstance(value, dict):
             return {str(self.hidden_in(name)): self.hidden_in(one) for name, one in value.items()}
-        return value
+        return MARK if not isinstance(value, bool) and str(value) in self._texts else value
 
 
 NOTHING: Final = Withheld()

@@ -117,7 +117,7 @@ def builds(spawn: Spawn) -> str:
 def keeps(password: Annotated[str, Secret]) -> str:
     """Say a secret."""
     if password == "raise-it":
-        raise ValueError(f"no {password}")
+        raise ValueError(f"no {password}") from KeyError(password)
     return f"it is {password}"
 
 

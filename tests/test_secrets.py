@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,8 @@ from actors import (
 )
 from actors.ports import SpawnSpec
 from actors.secrets import MARK, Withheld, is_secret, withheld
+from supervisor.hosts.runtime.tools import Tool as HostTool
+from supervisor.hosts.runtime.values import ToolResult as HostResult
 from tests.http_kit import Api, api
 from tests.kit import WAIT_S, check_rest, kit, say
 
@@ -245,6 +248,24 @@ def test_what_is_withheld_is_given_back_and_shows_nothing_of_itself() -> None:
     with pytest.raises(TypeError):
         msgspec.json.encode(secrets)
     assert secrets.hidden_in(["somebody 12345 plain True None", 7, None]) == [f"{MARK} {MARK} plain True None", 7, None]
+    assert secrets.hidden_in([12345, {"pin": 12345}]) == [MARK, {"pin": MARK}], "a number as well"
+
+
+@pytest.mark.parametrize("value", ["secret\nlines", 'secret "quoted"\\ lines', "secret's lines", "secrét \U0001f511"])
+@pytest.mark.parametrize(
+    "shown", [repr, json.dumps, lambda text: json.dumps([text], ensure_ascii=False), lambda text: repr(f'"{text}"')]
+)
+def test_a_secret_is_hidden_as_python_and_json_escape_it_inside_and_in_a_host(
+    value: str, shown: Callable[[str], str]
+) -> None:
+    text = shown(value)
+    schema = {"type": "object", "properties": {"key": {"type": "string"}}}
+    host = HostTool(lambda key: key, schema=schema, name="t", secret=["key"])
+    result = host.without({"key": value}, HostResult("finished", text, data=[text]))
+    for hidden in (Withheld({"key": value}).hidden_in(text), result.content, *result.data):
+        assert MARK in hidden
+        assert "secr" not in hidden.replace(MARK, "")
+        assert "lines" not in hidden
 
 
 def test_of_secrets_that_hold_one_another_nothing_is_left() -> None:

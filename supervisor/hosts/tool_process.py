@@ -7,22 +7,25 @@ one input has the arguments, and its cancel is the call's.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import importlib
 import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from actors.errors import Invalid
+from actors.errors import Invalid, described
 from actors.messages import ToolResult
 from actors.plugin import registration
 from actors.plugin.execution import as_result
 from actors.plugin.registration import Tool
+from actors.secrets import NOTHING
 from actors.text import cut
 
 TOOL: Final = "COUNTERMAND_TOOL"
@@ -64,17 +67,34 @@ async def as_task(turn: Any) -> dict[str, Any]:
     """Execute a call of an async tool."""
     arguments, max_bytes = _asked(turn)
     (tool,) = _loaded
-    return _bounded(await tool.function(**tool.convert(arguments), **_given(tool, turn)), max_bytes)
+    with _secrets_hidden(tool, arguments, turn):
+        return _bounded(await tool.function(**tool.convert(arguments), **_given(tool, turn)), max_bytes)
 
 
 def as_thread(turn: Any) -> dict[str, Any]:
     """Execute a call of a plain tool, on the main thread: RunCancelled interrupts it where it blocks."""
     arguments, max_bytes = _asked(turn)
     (tool,) = _loaded
-    value = tool.function(**tool.convert(arguments), **_given(tool, turn))
-    if inspect.isawaitable(value):
-        raise TypeError(f"the tool {tool.name!r} returned something to await: declare it with 'async def'")
-    return _bounded(value, max_bytes)
+    with _secrets_hidden(tool, arguments, turn):
+        value = tool.function(**tool.convert(arguments), **_given(tool, turn))
+        if inspect.isawaitable(value):
+            raise TypeError(f"the tool {tool.name!r} returned something to await: declare it with 'async def'")
+        return _bounded(value, max_bytes)
+
+
+@contextlib.contextmanager
+def _secrets_hidden(tool: Tool, arguments: dict[str, Any], turn: Any) -> Iterator[None]:
+    """Raise an error of the tool without the call's secrets: its traceback is printed, and output is stored."""
+    _, secrets = tool.withheld(arguments)
+    try:
+        yield
+    except BaseException as error:
+        if secrets is NOTHING or (isinstance(error, asyncio.CancelledError) and turn.cancel_token.cancelled):
+            raise
+        name, _, text = str(secrets.hidden_in(described(error))).partition(": ")
+        # Not the error itself, whose causes and notes may have them too.
+        shown = type(name, (Exception,), {"__module__": type(error).__module__})(text)
+        raise shown.with_traceback(error.__traceback__) from None
 
 
 def _asked(turn: Any) -> tuple[dict[str, Any], int]:

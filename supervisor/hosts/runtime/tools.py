@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import functools
 import inspect
+import json
 import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -202,7 +203,8 @@ class Tool:
     def without(self, arguments: Mapping[str, Any], result: ToolResult) -> ToolResult:
         """Return a result with each of the call's secrets replaced by the mark."""
         hidden = self._hidden(arguments)
-        secrets = sorted({text for name in hidden for text in _texts(arguments[name])}, key=len, reverse=True)
+        texts = [text for name in hidden for text in _texts(arguments[name])]
+        secrets = sorted({spelled for text in texts for spelled in _spelled(text)}, key=len, reverse=True)
         return dataclasses.replace(result, content=_hidden(result.content, secrets), data=_hidden(result.data, secrets))
 
     def execute(self, arguments: Mapping[str, Any], call: Call) -> Any:
@@ -284,6 +286,13 @@ def _texts(value: Any) -> list[str]:
     if isinstance(value, (list, dict)):
         return [text for one in (value.values() if isinstance(value, dict) else value) for text in _texts(one)]
     return [str(value)] if value is not None and len(str(value)) >= SECRET_MIN_CHARS else []
+
+
+def _spelled(text: str) -> tuple[str, ...]:
+    """Return how a text is found in others: as it is, and as the escapes of Python and JSON have it."""
+    # In a text with both kinds of quotes, Python escapes one.
+    python = (repr(text)[1:-1], repr(f'"{text}')[2:-1])
+    return text, *python, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _hidden(value: Any, secrets: Sequence[str]) -> Any:
