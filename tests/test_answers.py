@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from actors.model import Event, Message
 from actors.parts import AnswerInfo, BlockPart, CallPart, TextPart
-from actors.plugin.rendering import GO_ON, render_anthropic, render_openai, render_responses
+from actors.plugin.rendering import GO_ON, _unused, render_anthropic, render_openai, render_responses
 from actors.thread import Thread
 from tests.media_kit import FILE, FILE_LISTS, FILES, GIVEN_PARTS
 from tests.provider_checker import check_anthropic, check_openai, check_responses
@@ -306,7 +306,8 @@ def blocks_in(rendered: list[dict[str, Any]], provider: str) -> set[str]:
 def begins_a_run(shown: list[Message]) -> bool:
     spoken = list(itertools.takewhile(lambda message: message.role in ("user", "note"), reversed(shown)))
     earlier = shown[: len(shown) - len(spoken)]
-    return bool(spoken) and (not earlier or {message.run_id for message in spoken} != {earlier[-1].run_id})
+    noted = any(message.role == "note" for message in spoken)
+    return bool(spoken) and (noted or not earlier or {message.run_id for message in spoken} != {earlier[-1].run_id})
 
 
 def check_all(messages: list[Message], *, thinks: bool) -> None:
@@ -469,6 +470,80 @@ def test_within_a_run_calls_stay_calls_if_nobody_says_that_thinking_is_on() -> N
         messages = log.thread.messages()
         assert render_anthropic(messages) == render_anthropic(messages, thinking=False)
         assert render_anthropic(messages) != render_anthropic(messages, thinking=True)
+
+
+def searching(*blocks: dict[str, Any], stop: str | None = None) -> Log:
+    log = Log()
+    log.message("m1")
+    log.add("answer.begun", answer="a1", provider="anthropic")
+    log.add("text", answer="a1", text="Looking …")
+    for block in (thinking(1), *blocks):
+        log.add("block", answer="a1", data=block)
+    if stop is not None:
+        log.add("answer.ended", answer="a1", stop=stop)
+    return log
+
+
+SEARCH: Final[dict[str, Any]] = {"type": "server_tool_use", "id": "srv_1", "name": "web_search", "input": {}}
+FOUND: Final[dict[str, Any]] = {"type": "web_search_tool_result", "tool_use_id": "srv_1", "content": []}
+
+
+def test_l6_a_call_that_the_provider_executes_is_given_back_with_its_result_or_not_at_all() -> None:
+    """It refuses one without the other, and what is left of a partial answer never gets the other."""
+
+    def assistant(log: Log, place: int = 1) -> list[dict[str, Any]]:
+        return list(render_anthropic(log.thread.messages(), provider="anthropic")[place]["content"])
+
+    text = {"type": "text", "text": "Looking …"}
+    cut_off = searching(SEARCH)
+    cut_off.message("m2", run_id="r2")
+    assert assistant(cut_off) == [text]
+    whole = searching(SEARCH, FOUND, stop="end_turn")
+    assert assistant(whole) == [text, thinking(1), SEARCH, FOUND]
+    paused = searching(SEARCH, stop="pause_turn")
+    assert assistant(paused) == [text, thinking(1), SEARCH], "the provider goes on with it"
+    paused.add("answer.begun", answer="a2", provider="anthropic")
+    paused.add("block", answer="a2", data=FOUND)
+    paused.add("text", answer="a2", text="There.")
+    assert assistant(paused) == [text, thinking(1), SEARCH, FOUND, {"type": "text", "text": "There."}]
+    stopped = searching(SEARCH, stop="pause_turn")
+    stopped.message("m2", run_id="r2")
+    assert assistant(stopped) == [text]
+    assert assistant(searching(FOUND, stop="end_turn")) == [text]
+
+
+def test_after_a_resume_behind_a_stop_calls_without_thinking_are_rendered_as_text() -> None:
+    log = Log()
+    log.message("m1")
+    log.call("c1")
+    log.ended("c1", "interrupted", "interrupted")
+    log.add("run.status", status="cancelling", note="Stopped by user.console.")
+    messages = log.thread.messages()
+    check_anthropic(render_anthropic(messages), thinking=True)
+
+
+def test_ids_that_are_repeated_cost_no_more_the_more_often_they_are() -> None:
+    used: dict[str, int] = {}
+    made = [_unused("call_0", used) for _ in range(50_000)]
+    assert made[:3] == ["call_0", "call_0_2", "call_0_3"]
+    assert len(set(made)) == 50_000
+    assert _unused("call_0_3", used) == "call_0_3_2"
+
+
+def test_chat_completions_are_given_all_that_one_answer_has_under_a_key() -> None:
+    log = Log()
+    log.message("m1")
+    log.add("answer.begun", answer="a1", provider="chat")
+    for thought, text in (("first. ", "a"), ("second.", "b")):
+        log.add("block", answer="a1", data={"reasoning_content": thought, "reasoning_details": [thought]})
+        log.add("text", answer="a1", text=text)
+    log.add("answer.ended", answer="a1")
+    assert render_openai(log.thread.messages(), provider="chat")[1] == {
+        "role": "assistant",
+        "content": "ab",
+        "reasoning_content": "first. second.",
+        "reasoning_details": ["first. ", "second."],
+    }
 
 
 def test_an_agents_own_text_before_an_answer_with_thinking_is_no_part_of_its_message() -> None:

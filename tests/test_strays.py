@@ -25,6 +25,7 @@ import pytest
 from pykka import ActorRef
 
 from actors import AsyncTurn, CancelToken, Receipt, Row, Stop, Turn, tool
+from actors.errors import ReceiptPending
 from actors.messages import StrayEnded, StrayFound
 from actors.model import Address, How, Isolation, PartKind
 from actors.ports import ProcessRow
@@ -32,6 +33,7 @@ from supervisor import Agent, Config, Supervisor
 from supervisor.clock import SystemClock
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
+from supervisor.containment.guard.ledger import MARKER
 from supervisor.containment.guard.unix import readable
 from supervisor.daemon.serve import DaemonExit
 from supervisor.executor import _ON_THREADS
@@ -328,7 +330,15 @@ def test_what_the_program_starts_outside_of_agents_and_tools_is_neither_touched_
         assert own.poll() is None
 
 
-def test_l3_an_orphan_of_unknown_origin_is_named_and_left_alone(tmp_path: Path, mark: str) -> None:
+@pytest.mark.parametrize("outer", [False, True], ids=["alone", "in a tree of another supervisor"])
+def test_l3_an_orphan_of_unknown_origin_is_named_and_left_alone(
+    tmp_path: Path, mark: str, monkeypatch: pytest.MonkeyPatch, *, outer: bool
+) -> None:
+    if outer:
+        # As a command has them that a tool of the other one has started: what it starts inherits them.
+        monkeypatch.setenv(MARKER, "proc_outer")
+        monkeypatch.setenv("COUNTERMAND_FENCE", "main:1:")
+
     def agent(turn: Turn) -> None:
         subprocess.run(command(mark, ORPHAN), check=True)
         while not up(mark, 1):
@@ -346,6 +356,29 @@ def test_l3_an_orphan_of_unknown_origin_is_named_and_left_alone(tmp_path: Path, 
         (row,) = [one for one in of_kind(amended(supervisor, run_id), "subprocess") if one.pid == row.pid]
         assert (row.how, row.status) == (How.EXIT, -signal.SIGKILL)
         until(lambda: procfs.stat(row.pid or 0) is None, "no code waits for it, so the supervisor reaps it")
+
+
+def test_l3_an_orphan_that_falls_to_a_thread_which_starts_processes_of_the_program_is_not_missed(
+    tmp_path: Path, mark: str
+) -> None:
+    assert threading.get_native_id() == os.getpid(), "orphans fall to this thread"
+
+    def agent(turn: Turn) -> None:
+        subprocess.run(command(mark, ORPHAN), check=True)
+
+    with started(tmp_path, agent) as supervisor:
+        run_id = say(supervisor.session("s"))
+
+        def filed() -> bool:
+            # As before a process that then cannot be made.
+            sys.audit("os.fork")
+            with contextlib.suppress(ReceiptPending):
+                return bool(supervisor.session("s").receipt(run_id))
+            return False
+
+        until(filed, "the receipt")
+        assert not receipt_of(supervisor, run_id).complete
+        assert alive(mark)
 
 
 def test_l5_a_run_whose_orphan_the_receipt_of_another_run_names_is_not_said_to_be_over(

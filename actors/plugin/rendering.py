@@ -197,7 +197,7 @@ def render_openai(
             user(turn.parts)
             continue
         user(())
-        said: JsonObject = {key: value for block in turn.blocks for key, value in block.items()}
+        said = _joined(turn.blocks)
         said |= {"role": "assistant", "content": turn.text or None}
         said.pop("tool_calls", None)
         if turn.calls:
@@ -320,7 +320,12 @@ def render_anthropic(
         content: list[JsonObject] = rendered[-1]["content"]
         return content
 
-    for turn in _turns(messages, provider, _without_last_thinking, files):
+    settled = _settled(messages, provider)
+
+    def keep(parts: list[_Part]) -> list[_Part]:
+        return _without_last_thinking([part for part in parts if _server_id(part) in settled])
+
+    for turn in _turns(messages, provider, keep, files):
         if isinstance(turn, _UserMessage):
             blocks("user").extend(_shown(turn.parts, "text", _for_anthropic))
             continue
@@ -390,12 +395,26 @@ def _speaks_first(message: JsonObject) -> bool:
     return message["role"] == "assistant" and not _is_thinking(message["content"][0])
 
 
+def _joined(blocks: Iterable[JsonObject]) -> JsonObject:
+    """Return the keys of several blocks as those of one message: texts and lists under one key are joined."""
+    joined: JsonObject = {}
+    for block in blocks:
+        for key, value in block.items():
+            before = joined.get(key)
+            both = type(before) is type(value) and isinstance(value, (str, list))
+            joined[key] = before + value if both else value
+    return joined
+
+
 def _begins_a_run(messages: Sequence[Message]) -> bool:
     """True if the user, or a note, speaks last, and not within the run that made the calls before it."""
     shown = [message for message in messages if message.status != "retracted"]
     spoken = next((at for at, one in enumerate(reversed(shown)) if one.role not in ("user", "note")), len(shown))
-    runs = {message.run_id for message in shown[len(shown) - spoken :]}
-    return bool(spoken) and (spoken == len(shown) or runs != {shown[-spoken - 1].run_id})
+    last = shown[len(shown) - spoken :]
+    if spoken == len(shown) or any(message.role == "note" for message in last):
+        # A note is the last word about its run.
+        return bool(spoken)
+    return {message.run_id for message in last} not in (set(), {shown[-spoken - 1].run_id})
 
 
 def _tell_calls_without_thinking(rendered: list[JsonObject]) -> bool:
@@ -455,6 +474,35 @@ def _without_last_thinking(parts: list[_Part]) -> list[_Part]:
     return kept
 
 
+def _server_id(part: _Part) -> str | None:
+    """Anthropic: the id of a call that the provider executes itself, of the call's block or its result's; else None."""
+    if not isinstance(part, dict):
+        return None
+    kind = part.get("type")
+    if not isinstance(kind, str) or not kind.endswith(("_tool_use", "_tool_result")):
+        return None
+    return str(part["tool_use_id"] if "tool_use_id" in part else part.get("id"))
+
+
+def _settled(messages: Sequence[Message], provider: str | None) -> set[str | None]:
+    """Return the ids of such calls that have their result, and None for anything else.
+
+    The provider refuses one without the other. If the last answer paused for a call, the provider goes on with it.
+    """
+    shown = [message for message in messages if message.status != "retracted"]
+    calls: set[str | None] = set()
+    results: set[str | None] = {None}
+    for message in shown:
+        paused = message is shown[-1] and message.answer is not None and message.answer.stop == "pause_turn"
+        for part in message.parts:
+            if part.type == "block" and part.provider == provider:
+                is_result = "tool_use_id" in part.data
+                (results if is_result else calls).add(_server_id(part.data))
+                if paused and not is_result:
+                    results.add(_server_id(part.data))
+    return {None} | (calls & results)
+
+
 def _without_lone_reasoning(parts: list[_Part]) -> list[_Part]:
     """Responses: a reasoning item is followed by what it led to, and carries its content with it."""
     kept: list[_Part] = []
@@ -476,7 +524,7 @@ def _turns(
     """Read a thread as messages of the user, no two in a row, and assistant messages with paired results."""
     shown = [message for message in messages if message.status != "retracted"]
     turns: list[_UserMessage | _AssistantMessage] = []
-    used: set[str] = set()
+    used: dict[str, int] = {}
     for place, message in enumerate(shown):
         if message.role == "assistant":
             parts = keep(_parts(message, _results_behind(shown, place), used, provider, files or {}))
@@ -528,7 +576,7 @@ def _shown(parts: Iterable[str | _Media], text: str, show: _Show) -> list[JsonOb
 def _parts(
     message: Message,
     results: defaultdict[str, deque[Message]],
-    used: set[str],
+    used: dict[str, int],
     provider: str | None,
     files: Mapping[str, bytes],
 ) -> list[_Part]:
@@ -581,12 +629,13 @@ def _results_behind(messages: Sequence[Message], place: int) -> defaultdict[str,
     return results
 
 
-def _unused(identity: str, used: set[str]) -> str:
-    """Return an id that no other call of the request has."""
-    own, number = identity, 2
+def _unused(identity: str, used: dict[str, int]) -> str:
+    """Return an id that no other call of the request has. `used`: with each, the number for its next repetition."""
+    own, number = identity, used.get(identity, 2)
     while own in used:
         own, number = f"{identity}_{number}", number + 1
-    used.add(own)
+    used[identity] = number
+    used.setdefault(own, 2)
     return own
 
 

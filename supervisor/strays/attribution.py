@@ -76,7 +76,7 @@ def _hear(event: str, args: tuple[Any, ...]) -> None:
         for host in list(_HOSTS) if event != SERVED else ():
             # For another supervisor in this process it is the program's.
             if starter is None or starter.host is not host:
-                host.starts_outside()
+                host.starts_outside(event, args)
     except Exception:  # noqa: BLE001  # it runs inside foreign code, which must not fail because of us
         with contextlib.suppress(Exception):
             logger.opt(exception=True).error("the start of a process could not be attributed")
@@ -117,6 +117,13 @@ def _announce_spawns() -> None:
             _STARTER.reset(before)
 
     util.spawnv_passfds = spawnv_passfds
+
+
+def executed(event: str, args: Sequence[Any]) -> list[str] | None:
+    """The command line of the process that an event announces; None: that of this process, which forks."""
+    if event == "os.system":
+        return ["sh", "-c", *command(event, args)]
+    return None if event.startswith("os.fork") else command(event, args)
 
 
 def command(event: str, args: Sequence[Any]) -> list[str]:

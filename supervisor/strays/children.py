@@ -15,6 +15,7 @@ from actors.messages import StrayFound
 from actors.model import Address, PartKind
 from supervisor.containment import offspring
 from supervisor.containment.guard import procfs
+from supervisor.containment.guard.ledger import MARKER
 from supervisor.containment.offspring import Member, Offspring
 from supervisor.strays.records import Run
 from supervisor.strays.reports import Reports
@@ -32,16 +33,20 @@ UNKNOWN: Final = "process of unknown origin"
 
 
 class _Start:
-    """A process that a thread is about to start, or whose pid is not known yet. No starter: the program's own."""
+    """A process that a thread is about to start, or whose pid is not known yet. No starter: the program's own.
 
-    __slots__ = ("before", "cleans_up", "looks", "name", "next_s", "starter", "ticks", "tid")
+    `command`: its command line; None: that of this process.
+    """
 
-    def __init__(self, starter: Starter | None, tid: int, name: str) -> None:
+    __slots__ = ("before", "cleans_up", "command", "looks", "name", "next_s", "starter", "ticks", "tid")
+
+    def __init__(self, starter: Starter | None, tid: int, name: str, command: list[str] | None) -> None:
         self.starter = starter
         # The fence itself cancels the token; `Strays.end` is called later.
         self.cleans_up = starter is not None and starter.token.cancelled
         self.tid = tid
         self.name = name
+        self.command = command
         # The thread's id may be reused.
         self.ticks = _thread_ticks(tid)
         self.before = frozenset(_children(tid))
@@ -67,6 +72,9 @@ class Children:
         self._known: dict[int, int] = {}
         # Children that were reported to a run as not its own, by pid: the start time in ticks, and the run's address.
         self._unknown: dict[int, tuple[int, Address]] = {}
+        # Children of the thread to which orphans fall, by pid, that were taken for the program's own: the start time
+        # in ticks, and the command line of the program's own process.
+        self._taken: dict[int, tuple[int, list[str]]] = {}
 
     @property
     def starting(self) -> bool:
@@ -82,7 +90,7 @@ class Children:
 
     # ── Starts ────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, starter: Starter | None, name: str, *, forks: bool) -> None:
+    def begin(self, starter: Starter | None, name: str, command: list[str] | None, *, forks: bool) -> None:
         """Record that the calling thread is about to start a process; `forks`: which may start others."""
         tid = threading.get_native_id()
         self.settle(tid)
@@ -91,7 +99,7 @@ class Children:
         if len(self._starts) >= self._starts_max:
             self.find_all()
             self._starts_max = max(STARTS_MAX, 2 * len(self._starts))
-        self._starts[tid] = _Start(starter, tid, name)
+        self._starts[tid] = _Start(starter, tid, name, command)
 
     def settle(self, tid: int) -> None:
         """Close the start of a thread: its process exists now, or could not be started, or was reaped already."""
@@ -148,6 +156,11 @@ class Children:
         self._remember(pid, seen.start_ticks)
         root = offspring.opened(pid, self._pid, start.name) if start.starter is not None else None
         if start.starter is None or root is None:
+            if start.starter is None and start.tid == self._pid and self.inherits:
+                own = procfs.command_line(self._pid) if start.command is None else start.command
+                if len(self._taken) >= KNOWN_MAX:
+                    self._taken = {one: taken for one, taken in self._taken.items() if self._knows(one)}
+                self._taken[pid] = seen.start_ticks, own
             return True
         self._subprocess(start.starter.run, start.starter.address, root, spared=start.cleans_up)
         return True
@@ -178,6 +191,19 @@ class Children:
                 self._unknown[pid] = seen.start_ticks, run.address
                 self._subprocess(run, run.address, root, ours=False)
         return left_out
+
+    def may_be_an_orphan(self, run: Run) -> bool:
+        """Return True if a child that was taken for the program's own may be an orphan of this run, and is alive.
+
+        It fell to the thread of which the program had announced a process, and that process has another command line.
+        """
+        for pid, (ticks, command) in list(self._taken.items()):
+            seen = procfs.stat(pid)
+            if seen is None or seen.dead or seen.start_ticks != ticks:
+                del self._taken[pid]
+            elif ticks >= run.begun and procfs.command_line(pid) != command:
+                return True
+        return False
 
     def may_have_left(self, run: Run) -> bool:
         """Return True if a child that was reported to another run, as not its own, may be this one's, and is alive."""
@@ -242,16 +268,20 @@ class Children:
         return seen is not None and seen.start_ticks == ticks
 
 
-CONTAINED: Final = "COUNTERMAND_FENCE="
 # The second is the path in an earlier release, which may still run beside this one.
 KEEPERS: Final = ("/containment/guard/zygote.py", "/containment/zygote.py")
 
 
 def _is_contained(pid: int) -> bool:
-    """True for the supervisor's own processes, and those in trees: their wardens or ledgers report them."""
+    """True for the supervisor's own processes, and those in trees: their wardens or ledgers report them.
+
+    This process may be in a tree too, of another supervisor: its own mark, which its children inherit, says nothing.
+    """
     if any(word.endswith(KEEPERS) for word in procfs.command_line(pid)):
         return True
-    return any(word.startswith(CONTAINED) for word in procfs.environment(pid))
+    mark = f"{MARKER}="
+    marks = {word for word in procfs.environment(pid) if word.startswith(mark)}
+    return bool(marks - {mark + os.environ.get(MARKER, "")})
 
 
 def _children(tid: int) -> list[int]:

@@ -15,6 +15,7 @@ from supervisor.strays.subreaper import inherits_orphans
 ORPHANS: Final = "orphans that its processes may have left"
 SERVED: Final = "its processes are below multiprocessing's fork server, which belongs to the whole program"
 NAMED_BY_ANOTHER: Final = "a process of unknown origin, which the receipt of another run names, may be of this one"
+TAKEN: Final = "a process that began when the program started one of its own may be an orphan of this run"
 LEFT_OUT: Final = "and {} more processes of unknown origin are not listed"
 UNSEEN: Final = "orphans fall to another process and cannot be seen: see Config(subreaper=True)"
 
@@ -54,6 +55,8 @@ class RunEnd:
             return
         if run.forks and not inherits_orphans():
             self.doubt(run, UNSEEN)
+        if run.forks and self._children.may_be_an_orphan(run):
+            self.doubt(run, TAKEN)
         if run.forks and self._children.may_have_left(run):
             self.doubt(run, NAMED_BY_ANOTHER)
         left_out = self._children.report_unknown(run)

@@ -21,8 +21,8 @@ class Host(Protocol):
     def starts(self, starter: Starter, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process for `starter`, by an audit event."""
 
-    def starts_outside(self) -> None:
-        """The calling thread is about to start a process outside any agent or tool of this host."""
+    def starts_outside(self, event: str, args: Sequence[Any]) -> None:
+        """The calling thread is about to start a process outside any agent or tool of this host, by an audit event."""
 
 
 class Starter:

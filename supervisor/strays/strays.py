@@ -234,14 +234,16 @@ class Strays:
         elif not self._watcher.closed:
             # A launcher starts nothing itself: its command has a warden.
             forks = not (event in attribution.EXECUTES and is_launcher(args[0]))
-            self._begin(starter, offspring.named(attribution.command(event, args)), forks=forks)
+            command = attribution.executed(event, args)
+            name = offspring.named(attribution.command(event, args))
+            self._begin(starter, name, command, forks=forks)
 
-    def starts_outside(self) -> None:
+    def starts_outside(self, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process of the program's own; see `Host`."""
         if os.getpid() == self._pid and not self._watcher.closed:
-            self._begin(None, "")
+            self._begin(None, "", attribution.executed(event, args))
 
-    def _begin(self, starter: Starter | None, name: str, *, forks: bool = False) -> None:
+    def _begin(self, starter: Starter | None, name: str, command: list[str] | None, *, forks: bool = False) -> None:
         with self._lock:
-            self._children.begin(starter, name, forks=forks)
+            self._children.begin(starter, name, command, forks=forks)
         self._watcher.rouse()
