@@ -532,6 +532,19 @@ def test_a_command_whose_pipe_is_not_read_waits_when_that_is_full(kit: Kit) -> N
     assert done(session, say(session)) == 65_536
 
 
+@pytest.mark.parametrize("who", ["agent", "tool"])
+def test_when_code_has_returned_a_process_that_goes_on_has_no_reader(kit: Kit, who: str) -> None:
+    """So it ends by SIGPIPE, and does not wait for ever in a write."""
+
+    async def body(spawn: Any) -> str:
+        process = await spawn(["yes", kit.mark], stdout="pipe", owner="session")
+        return str((await process.stdout.readline()).decode())
+
+    session = run_async(kit, who, body)
+    assert done(session, say(session)) == f"{kit.mark}\n"
+    until(lambda: not kit.alive(), "it has ended by itself")
+
+
 def test_a_command_whose_followed_output_is_not_read_waits_and_its_log_with_it(kit: Kit) -> None:
     size = 4_000_000
     script = f"import sys; sys.stdout.write('0123456789' * {size // 10})"

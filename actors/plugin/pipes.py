@@ -601,11 +601,14 @@ class Pipes:
             raise
         self.theirs = Theirs(theirs)
 
-    def over(self) -> None:
-        """Their code has ended, or was cancelled: nothing is written or read. What is still printed is no failure."""
+    def over(self, *, cancelled: bool = True) -> None:
+        """Their code has ended, or was cancelled: nothing is written or read.
+
+        Behind a cancel, what the tree still prints is no failure: its output is open until it has ended.
+        """
         self._over = True
         for stream, end in self.ends.items():
-            if stream == "stdin" or stream in self._followed or end.over:
+            if not cancelled or stream == "stdin" or stream in self._followed or end.over:
                 end.close()
 
     def tree_ended(self) -> None:

@@ -421,7 +421,7 @@ class Spawn:
         with self._lock:
             left, launcher = list(self._piped), self._launcher
         for pipes in left:
-            pipes.over()
+            pipes.over(cancelled=self._pending.token.cancelled)
         if launcher is not None:
             launcher.close()
 

@@ -217,7 +217,7 @@ class _Asks:
         with self._lock:
             left, launcher = list(self._piped), self._launcher
         for pipes in left:
-            pipes.over()
+            pipes.over(cancelled=self._token.cancelled)
         if launcher is not None:
             launcher.close()
 
