@@ -56,6 +56,16 @@ def test_a_command_begins_where_the_supervisor_is_wherever_that_goes(b: Bench, h
     assert says(b, "p3", cwd="here") == str(here)
 
 
+def test_the_directory_above_a_link_is_that_of_its_target(b: Bench, here: Path, tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere" / "project"
+    target.mkdir(parents=True)
+    (here / "link").symlink_to(target)
+    for process_id, cwd in (("p1", "link/.."), ("p2", f"{here}/link/..")):
+        b.sh("pwd -P", process_id, cwd=cwd)
+        assert b.owner.ended(process_id).status == 0
+        assert b.owner.text(process_id).strip() == str(target.parent)
+
+
 def test_where_that_was_removed_commands_run_in_an_empty_directory(b: Bench, here: Path, state: Path) -> None:
     assert says(b, "p1") == str(here)
     here.rmdir()
