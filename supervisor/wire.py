@@ -291,10 +291,11 @@ class ThreadPage(Struct, frozen=True):
 
 
 class RunPage(Struct, frozen=True):
-    """The newest runs of a session, the oldest of them first. `more`: there are older ones."""
+    """The newest runs of a session, the oldest of them first. `more`: there are older ones, before the run `next`."""
 
     runs: list[RunInfo]
     more: bool
+    next: str | None = None
 
 
 class LogPage(Struct, frozen=True):

@@ -5,6 +5,7 @@ The file has over 600 lines, and is whole: the routes of one noun, with one clie
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -22,6 +23,9 @@ import pytest
 from actors import AsyncTurn, File, Invalid, NewMessage, Spawn, Turn, tool
 from actors.ids import new_request_id
 from actors.plugin.registration import Unloaded
+from supervisor.console.client.api import Api as Daemon
+from supervisor.console.client.endpoint import Endpoint
+from supervisor.console.client.remote_records import RemoteRecords
 from supervisor.http.limits import Limits
 from supervisor.wire import MessageBody
 from tests.http_kit import Api, api, code
@@ -639,6 +643,29 @@ def test_a_page_begins_where_the_last_one_ended(api: Api) -> None:
     runs = get(client, "/v1/sessions/s1/runs", limit=3)
     assert len(runs["runs"]) == 3
     assert runs["more"] is True
+
+
+def test_a_client_reads_all_runs_and_waiting_messages_of_whatever_size(api: Api) -> None:
+    async def waits(turn: AsyncTurn) -> str:
+        if turn.inputs[-1].content == "wait":
+            await asyncio.Event().wait()
+        return "y" * 900
+
+    client = api.start(waits, limits=Limits(page_bytes=2_000))
+    session = api.session()
+    for _ in range(8):
+        session.receipt(str(say(client)["run_id"]), timeout=WAIT_S)
+    say(client, "wait")
+    for number in range(5):
+        say(client, f"{number} {'x' * 900}", policy="enqueue")
+    daemon = Daemon(Endpoint(api.path.parent, api.path))
+    records = RemoteRecords(daemon)
+    assert records.runs("s1") == session.runs()
+    assert records.runs("s1", 5) == session.runs()[-5:]
+    assert [one.content[0] for one in records.waiting("s1")] == list("01234")
+    daemon.close()
+    stop(client, waiting="withdraw", wait_s=WAIT_S)
+    check_rest(session)
 
 
 def test_sessions_are_listed_a_page_at_a_time(api: Api) -> None:

@@ -16,15 +16,22 @@ from supervisor.wire import KillBody, RunPage, StopAnswer
 
 
 @get("/v1/sessions/{session:str}/runs", summary="The newest runs of a session", responses=READ)
-async def list_runs(service: TheService, session: SessionName, limit: Limit = 100) -> RunPage:
-    """List the newest runs of a session, the oldest of them first."""
+async def list_runs(
+    service: TheService,
+    session: SessionName,
+    limit: Limit = 100,
+    before: Annotated[str | None, QueryParameter(min_length=1, description="Only runs before this one.")] = None,
+) -> RunPage:
+    """List the newest runs of a session, the oldest of them first. Continue with `before` set to `next`."""
     handle = await service.known(session)
 
     def page() -> RunPage:
         ids: list[str] = []
-        found = service.supervisor.store.runs(handle.session, limit + 1, ids)
+        found = service.supervisor.store.runs(handle.session, limit + 1, ids, before)
         kept = newest_within(found, limit, service.limits.page_bytes)
-        return RunPage(kept, len(kept) < len(found) or len(ids) > limit)
+        more = len(kept) < len(found) or len(ids) > limit
+        # None is kept if no row of the page can be read.
+        return RunPage(kept, more, (kept[0].run_id if kept else ids[-1]) if more else None)
 
     return await service.read(page)
 

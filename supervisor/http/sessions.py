@@ -219,16 +219,21 @@ async def session_attachment(
 
 
 @get("/v1/sessions/{session:str}/waiting", summary="The waiting messages", responses=READ)
-async def session_waiting(service: TheService, session: SessionName, limit: Limit = 1_000) -> WaitingPage:
+async def session_waiting(
+    service: TheService,
+    session: SessionName,
+    offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The index of the first message to return.")] = 0,
+    limit: Limit = 1_000,
+) -> WaitingPage:
     """Show the waiting messages, in order."""
     handle = await service.known(session)
 
     def page() -> WaitingPage:
         rows = service.supervisor.store.waiting(handle.session)
         row = service.supervisor.store.session(handle.session)
-        messages = [WaitingMessage.of(one) for one in rows[:limit]]
+        messages = [WaitingMessage.of(one) for one in rows[offset : offset + limit]]
         kept = within(messages, limit, service.limits.page_bytes)
-        return WaitingPage(kept, row is not None and row.parked, len(kept) < len(rows))
+        return WaitingPage(kept, row is not None and row.parked, offset + len(kept) < len(rows))
 
     return await service.read(page)
 

@@ -78,9 +78,14 @@ class SqliteReader:
         """Return the messages of a session: the fold of its whole log."""
         return self._read(events.thread, session)
 
-    def runs(self, session: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None) -> list[RunInfo]:
-        """Return the newest `limit` runs in order of creation, the oldest first; see `_noting` for `looked_at`."""
-        return self._read(_noting(rows.runs, looked_at), session, limit)
+    def runs(
+        self, session: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None, before: str | None = None
+    ) -> list[RunInfo]:
+        """Return the newest `limit` runs in order of creation, the oldest first; see `_noting` for `looked_at`.
+
+        With `before` they are the newest of those that were created before the run with that id.
+        """
+        return self._read(_noting(rows.runs, looked_at), session, limit, before)
 
     def run(self, session: str, run_id: str) -> RunInfo | None:
         """Return a run of a session; None if there is none."""

@@ -17,10 +17,12 @@ _LIVING: Final = """FROM sessions WHERE NOT COALESCE(
 """Sessions that were not deleted. One with a damaged row is included, and is left out when it is decoded."""
 
 
-def runs(connection: sqlite3.Connection, session: str, limit: int) -> list[RunInfo]:
-    """Return the newest `limit` runs of a session in order of creation, the oldest first."""
-    sql = "SELECT doc, run_id FROM runs WHERE session = ? ORDER BY place DESC LIMIT ?"
-    return readable(connection, RunInfo, sql, session, limit)[::-1]
+def runs(connection: sqlite3.Connection, session: str, limit: int, before: str | None = None) -> list[RunInfo]:
+    """Return the newest `limit` runs of a session, or of those before a run, in order of creation, the oldest first."""
+    sql = """SELECT doc, run_id FROM runs WHERE session = ?1
+        AND (?3 IS NULL OR place < (SELECT place FROM runs WHERE session = ?1 AND run_id = ?3))
+        ORDER BY place DESC LIMIT ?2"""
+    return readable(connection, RunInfo, sql, session, limit, before)[::-1]
 
 
 def run(connection: sqlite3.Connection, session: str | None, run_id: str) -> RunInfo | None:

@@ -59,11 +59,27 @@ class RemoteRecords:
 
     def waiting(self, name: str) -> list[WaitingMessage]:
         """The messages of a session that wait, in their order."""
-        return self._api.get(f"/v1/sessions/{segment(name)}/waiting", WaitingPage, limit=PAGE).messages
+        found: list[WaitingMessage] = []
+        more = True
+        while more:
+            page = self._api.get(f"/v1/sessions/{segment(name)}/waiting", WaitingPage, offset=len(found), limit=PAGE)
+            found += page.messages
+            more = page.more and bool(page.messages)
+        return found
 
-    def runs(self, name: str) -> list[RunInfo]:
+    def runs(self, name: str, newest: int = RUNS_MAX) -> list[RunInfo]:
         """The newest runs of a session, the oldest of them first."""
-        return self._api.get(f"/v1/sessions/{segment(name)}/runs", RunPage, limit=RUNS_MAX).runs
+        found: list[RunInfo] = []
+        limit, before = newest, dict[str, Any]()
+        while limit > 0:
+            page = self._api.get(f"/v1/sessions/{segment(name)}/runs", RunPage, limit=limit, **before)
+            found = page.runs + found
+            if page.next is None:
+                break
+            before = {"before": page.next}
+            # A page is bounded by its bytes too: for each one the daemon reads all that it may have.
+            limit = min(newest - len(found), 2 * len(page.runs) or newest)
+        return found
 
     def runs_beginning(self, start: str) -> list[RunInfo]:
         """The runs of any session whose id, or whose receipt's id, has this prefix."""

@@ -8,6 +8,7 @@ A call that may have been carried out is repeated with the same `id`, and has on
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import sys
 import time
@@ -20,7 +21,7 @@ from msgspec import Meta, Struct
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
 from actors.events import EventKind
 from actors.ids import new_request_id
-from actors.model import Policy, Receipt, SessionStatus, StopOutcome
+from actors.model import Policy, Receipt, RunInfo, SessionStatus, StopOutcome
 from actors.requests import Accepted, NewMessage, Stop
 from actors.text import tail
 from supervisor.console.client.api import Api, need_api, segment
@@ -191,7 +192,7 @@ class Control:
 
     def _status(self, asked: Status, api: Api, _: Callable[[], bool]) -> dict[str, Any]:
         status = api.get(f"/v1/sessions/{segment(asked.session)}", SessionStatus)
-        last = RemoteRecords(api).runs(asked.session)[-RUNS_MAX:]
+        last = RemoteRecords(api).runs(asked.session, RUNS_MAX)
         return {"status": status, "runs": last, "text": _text(api, asked.session, last[-1].run_id) if last else ""}
 
     def _receipt(self, asked: ReceiptOf, api: Api, given_up: Callable[[], bool]) -> Receipt:
@@ -224,8 +225,10 @@ def _waited(api: Api, session: str, identity: str, wait_s: float, given_up: Call
 
 def _run(api: Api, session: str, run_id: str) -> dict[str, Any]:
     """Return a run with what it has said so far."""
-    runs = [run for run in RemoteRecords(api).runs(session) if run.run_id == run_id]
-    return {"run": runs[0] if runs else None, "text": _text(api, session, run_id)}
+    run: RunInfo | None = None
+    with contextlib.suppress(NotFound):
+        run = api.get(f"/v1/sessions/{segment(session)}/runs/{segment(run_id)}", RunInfo)
+    return {"run": run, "text": _text(api, session, run_id)}
 
 
 def _text(api: Api, session: str, run_id: str) -> str:
