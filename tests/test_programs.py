@@ -29,7 +29,7 @@ from supervisor.hosts.runtime.programs import program as programs
 from supervisor.hosts.runtime.programs import servers as program_servers
 from supervisor.hosts.runtime.programs.program import PATH_CHARS, Program, ProgramEnded, not_there
 from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, prompt
-from supervisor.hosts.runtime.values import Message
+from supervisor.hosts.runtime.values import MediaPart, Message, TextPart
 from supervisor.hosts.runtime.wire import line
 from supervisor.presets import PRESETS
 from supervisor.supervisor import plugins_of
@@ -516,3 +516,16 @@ def test_a_prompt_holds_so_much_of_the_thread_and_the_newest_of_it() -> None:
     assert text.endswith("\n\ndo it")
     assert prompt(inputs, inputs, "r", gone=False) == "do it"
     assert prompt([], [], "r", gone=False) == "Go on."
+
+
+def test_a_prompt_names_the_files_of_messages_and_results() -> None:
+    cat, note = MediaPart("a", "image/png", 10, "cat.png"), "[This file is not shown: cat.png, image/png, 10 bytes]"
+    alone = Message("m1", "user", "", run_id="r", parts=(cat,))
+    assert prompt([alone], [alone], None, gone=False) == note
+    between = Message("m2", "user", "a\n\nb", run_id="s", parts=(TextPart("a"), cat, TextPart("b")))
+    assert prompt([between], [between], None, gone=False) == f"a\n\n{note}\n\nb"
+    said = Message("m3", "assistant", "a cat", run_id="r", parts=(TextPart("a cat"), cat))
+    result = Message("m4", "tool", "drawn", run_id="r", outcome="finished", parts=(cat,))
+    text = prompt([alone, said, result, between], [between], None, gone=False)
+    told = f"- user: {note}\n- assistant: a cat\n\n{note}\n- tool a call: drawn\n\n{note}\n"
+    assert told in text, text

@@ -96,6 +96,11 @@ class _Media:
         return base64.b64encode(self.data).decode() if self.data else None
 
 
+def media_note(part: MediaPart) -> str:
+    """Return the text that stands in place of a file."""
+    return _Media(part, None).note()
+
+
 @dataclass(frozen=True)
 class _UserMessage:
     """The texts and files of the user, no two texts in a row."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .shared import load
 
 _shared = load("rendering")
+media_note = _shared.media_note
 newest_media = _shared.newest_media
 render_anthropic = _shared.render_anthropic
 render_openai = _shared.render_openai

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..plain import cut
-from ..values import Message
+from ..rendering import media_note
+from ..values import MediaPart, Message, TextPart
 
 HISTORY_MAX_BYTES = 65_536
 """Of what is told of the thread; the oldest of it is left out."""
@@ -40,7 +41,7 @@ def prompt(messages: Sequence[Message], inputs: Sequence[Message], seen: str | N
     own = {message.id for message in inputs}
     before = [message for message in messages if message.id not in own]
     told = _cut_off(before, seen) + _news(before, seen, gone=gone)
-    asked = "\n\n".join(message.content for message in inputs if message.content) or GO_ON
+    asked = "\n\n".join(filter(None, map(_text, inputs))) or GO_ON
     return "\n".join([OPENING, *told, CLOSING, "", asked]) if told else asked
 
 
@@ -91,4 +92,14 @@ def _call(result: Message, among: Sequence[Message]) -> str:
 
 
 def _quoted(message: Message) -> str:
-    return cut(message.content, QUOTE_MAX_BYTES)
+    return cut(_text(message), QUOTE_MAX_BYTES)
+
+
+def _text(message: Message) -> str:
+    """Return the text of a message, with a note in place of each file."""
+    if not any(isinstance(part, MediaPart) for part in message.parts):
+        return message.content
+    parts = [part for part in message.parts if isinstance(part, (TextPart, MediaPart))]
+    texts = [part.text if isinstance(part, TextPart) else media_note(part) for part in parts]
+    # The parts of a tool's result are its files alone.
+    return "\n\n".join(filter(None, [message.content, *texts] if message.role == "tool" else texts))
