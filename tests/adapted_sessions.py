@@ -81,7 +81,9 @@ class Player:
         first = self._begin(session, agent, f"[case {name}] Wipe it.")
         until(lambda: session.status().asking or session.run(first).ended_at, f"{name}: it asks")
         (asking,) = session.status().asking
-        session.ask(Answer(call_id=asking.call_id, content="allow", allow=True))
+        # Where the agent asks by itself, it takes a person's words as they come.
+        words = " Allow" if agent in OWN else "allow"
+        session.ask(Answer(call_id=asking.call_id, content=words, allow=True))
         assert case.reached.wait(WAIT_S), name
         assert f"noted {name}:first" in json.dumps(case.requests[-1])
         session.ask(Stop(source="user.test", reason="enough", run_id=first))

@@ -18,6 +18,7 @@ from actors import NewMessage
 from supervisor import Agent, Config, Supervisor
 from tests.adapted_sessions import Player, plays
 from tests.adapter_provider import DONE, SAID, Case, providing
+from tests.host_kit import python_host
 from tests.kit import GRACE_S, KILL_S, WAIT_S, Kit, check_rest, kit
 from tests.test_sdks import INSTALL_S, PYTHON, ROOT, sdks
 
@@ -108,3 +109,45 @@ def test_the_example_of_the_page_answers_with_its_tool(
         ("tool", "what is in the file"),
         ("assistant", DONE),
     ]
+
+
+def test_smolagents_gets_notes_of_files_and_the_tokens_of_all_deltas_are_counted(sdks: None, tmp_path: Path) -> None:
+    code = """
+        import json
+        from countermand.adapters.smolagents import run
+        from smolagents import Model, ToolCallingAgent
+        from smolagents.models import ChatMessageStreamDelta, get_clean_message_list
+        from smolagents.monitoring import TokenUsage
+
+        class Local(Model):
+            def generate_stream(self, messages, **_):
+                asked = get_clean_message_list(list(messages), flatten_messages_as_text=True)
+                texts = [one["content"] for one in asked if one["role"] == "user"]
+                call = json.dumps({"name": "final_answer", "arguments": {"answer": texts}})
+                # As local models count: each delta is a token.
+                for place, text in enumerate((call[:5], call[5:9], call[9:])):
+                    yield ChatMessageStreamDelta(text, token_usage=TokenUsage(0 if place else 100, 1))
+
+        def agent(turn):
+            return str(run(turn, ToolCallingAgent([], Local(), max_steps=1, verbosity_level=0)))
+    """
+    file = {"type": "media", "attachment": "a", "media_type": "image/png", "size": 10, "name": "cat.png"}
+    parts = [{"type": "text", "text": "Look:"}, file]
+    thread = [
+        {"id": "m1", "role": "user", "content": "Look:", "run_id": "run_0", "parts": parts},
+        {"id": "m2", "role": "assistant", "content": "A cat.", "run_id": "run_0"},
+        {"id": "m3", "role": "user", "content": "", "run_id": "run_1", "parts": [file]},
+    ]
+    with python_host(tmp_path, code, python=PYTHON) as host:
+        host.hello()
+        number = host.run(thread=thread, inputs=["m3"])
+        frames = []
+        while (frame := host.next()).get("id") != number:
+            frames.append(frame)
+            if "id" in frame:
+                host.answer(frame)
+        text = frame["result"]["value"]
+        assert text.count("[This file is not shown: cat.png, image/png, 10 bytes]") == 2, text
+        assert "Look:\\n\\n[This" in text, text
+        (usage,) = [one["params"]["usage"] for one in frames if one["method"] == "answer.end"]
+        assert usage == {"input": 100, "output": 3}

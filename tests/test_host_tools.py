@@ -351,6 +351,31 @@ def test_a_closure_whose_task_is_cancelled_before_it_begins_is_answered(tmp_path
         assert host.stdout() == ""
 
 
+def test_a_call_that_a_framework_executes_may_end_after_it_was_closed(tmp_path: Path) -> None:
+    code = """
+        import asyncio
+        from countermand.adapters.gate import begun
+        async def agent(turn):
+            ended = asyncio.get_running_loop().create_future()
+            assert await begun(turn, "f", {}, ended) is None
+            await turn.call("g")
+            ended.set_result("late")
+            return "well"
+    """
+    with python_host(tmp_path, code) as host:
+        host.hello()
+        number = host.run()
+        call = host.take("call")
+        executed = execute(host, call)
+        other = host.take("call")
+        # Its deadline.
+        host.cancel(executed)
+        assert host.answered(executed)["error"]["code"] == -32800
+        host.answer(call, call="c1", outcome="interrupted", content="", is_error=True, data=None)
+        finished(host, other, "", "c2")
+        assert host.answered(number)["result"]["value"] == "well"
+
+
 def test_closures_that_run_when_the_agent_returns_are_ended(tmp_path: Path) -> None:
     code = """
         import asyncio

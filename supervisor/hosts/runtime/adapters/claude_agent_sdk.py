@@ -18,11 +18,11 @@ from claude_agent_sdk import (
     get_session_info,
 )
 
+from ..programs.calls import ALLOW, DENY, allows, question
 from ..programs.prompts import prompt
 from .gate import asked, begun
 
 NAME = "claude-agent-sdk"
-ALLOW, DENY = "allow", "deny"
 HOOK_S = 7 * 86_400.0
 """How long a call may wait for its gate."""
 
@@ -43,8 +43,8 @@ async def run(turn: Any, options: Any = None) -> Any:
         return {}
 
     async def permit(name: str, given: Any, _: Any) -> Any:
-        answer = await asked(turn, f"{name} asks for permission: {given}", [ALLOW, DENY])
-        return PermissionResultAllow() if answer == ALLOW else PermissionResultDeny(message=answer)
+        answer = await asked(turn, question(name, given), [ALLOW, DENY])
+        return PermissionResultAllow() if allows(answer) else PermissionResultDeny(message=answer)
 
     hooks = dict(options.hooks or {})
     for event, hook in (("PreToolUse", before), ("PostToolUse", after), ("PostToolUseFailure", after)):

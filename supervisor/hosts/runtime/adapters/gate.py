@@ -33,7 +33,8 @@ async def begun(turn: Any, name: str, arguments: Mapping[str, Any], ended: Await
 
     async def function() -> Any:
         has_begun.set_result(None)
-        return await ended
+        # The framework, not the call, says when it is over.
+        return await asyncio.shield(ended)
 
     call = asyncio.ensure_future(gated(turn, name, arguments, function, **more))
     await asyncio.wait([has_begun, call], return_when=asyncio.FIRST_COMPLETED)

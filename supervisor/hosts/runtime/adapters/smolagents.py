@@ -22,7 +22,7 @@ def run(turn: Any, agent: Any, approve: Collection[str] = (), **options: Any) ->
     `approve` names tools that wait for a person; `options` are those of the agent's own `run`.
     """
     *before, last = render_openai(turn.messages)
-    task = last["content"] if last["role"] == "user" else "Go on."
+    task = _text(last["content"]) if last["role"] == "user" else "Go on."
     own = altered(
         agent,
         memory=AgentMemory(agent.system_prompt),
@@ -37,11 +37,15 @@ def run(turn: Any, agent: Any, approve: Collection[str] = (), **options: Any) ->
 
 
 def _streamed(turn: Any, model: Any, *given: Any, **more: Any) -> Iterator[Any]:
+    used = {"input": 0, "output": 0}
     with turn.answer(provider=NAME) as said:
         for delta in model.generate_stream(*given, **more):
             said.text(delta.content or "")
             if delta.token_usage:
-                said.usage(input=delta.token_usage.input_tokens, output=delta.token_usage.output_tokens)
+                # Some models count what is new in each delta; smolagents adds them up too.
+                used["input"] += delta.token_usage.input_tokens
+                used["output"] += delta.token_usage.output_tokens
+                said.usage(**used)
             yield delta
 
 
@@ -70,7 +74,13 @@ class Said(MemoryStep):  # type: ignore[misc]  # its package is not where types 
 
 def _messages(one: dict[str, Any]) -> Iterator[Any]:
     roles = {"user": MessageRole.USER, "assistant": MessageRole.ASSISTANT, "tool": MessageRole.TOOL_RESPONSE}
-    texts = [f"Observation:\n{one['content']}" if one["role"] == "tool" else one["content"]]
+    said = _text(one["content"])
+    texts = [f"Observation:\n{said}" if one["role"] == "tool" else said]
     texts += [f"Calling tools:\n{call['function']}" for call in one.get("tool_calls", ())]
     for text in filter(None, texts):
         yield ChatMessage(role=roles[one["role"]], content=[{"type": "text", "text": text}])
+
+
+def _text(content: Any) -> str:
+    """Return a text as it is, and blocks of text as one."""
+    return content if isinstance(content, str) else "\n\n".join(one["text"] for one in content or ())

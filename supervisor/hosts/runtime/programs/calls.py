@@ -112,12 +112,21 @@ class ToolCalls:
                 call.decided.set_result(why or "the run has ended")
 
     async def _question(self, name: str, arguments: object) -> str | None:
-        question = cut(f"{name} asks for permission: {dumped(shown(arguments))}", QUESTION_MAX_BYTES)
         try:
-            answer = await self._turn.ask(question, [ALLOW, DENY])
+            answer = await self._turn.ask(question(name, arguments), [ALLOW, DENY])
         except Refused as error:
             return error.result.content
-        return None if answer.strip().lower() == ALLOW else answer
+        return None if allows(answer) else answer
+
+
+def question(name: str, arguments: object) -> str:
+    """Return what a person is asked before a call."""
+    return cut(f"{name} asks for permission: {dumped(shown(arguments))}", QUESTION_MAX_BYTES)
+
+
+def allows(answer: str) -> bool:
+    """Return True if a person's answer allows a call."""
+    return answer.strip().lower() == ALLOW
 
 
 def shown(arguments: object) -> dict[str, Any]:
