@@ -99,6 +99,12 @@ class Agent:
             if "--forget" in sys.argv or not (FOLDER / self.session).exists():
                 self.write(id=number, error={"code": -32002, "message": f"no session {self.session}"})
                 return
+            if (FOLDER / "busy").exists():
+                (FOLDER / "busy").unlink()
+                self.write(
+                    id=number, error={"code": -32603, "message": "Internal error", "data": {"details": "locked"}}
+                )
+                return
             start_servers(params)
             self.say("what was said in an earlier turn")
             self.write(id=number, result={})

@@ -29,6 +29,7 @@ from supervisor.hosts.runtime.programs import program as programs
 from supervisor.hosts.runtime.programs import servers as program_servers
 from supervisor.hosts.runtime.programs.program import PATH_CHARS, Program, ProgramEnded, not_there
 from supervisor.hosts.runtime.programs.prompts import GONE, HISTORY_MAX_BYTES, prompt
+from supervisor.hosts.runtime.programs.rpc import RpcError
 from supervisor.hosts.runtime.values import MediaPart, Message, TextPart
 from supervisor.hosts.runtime.wire import line
 from supervisor.presets import PRESETS
@@ -248,6 +249,40 @@ def test_a_session_that_is_gone_is_replaced_and_both_sides_hear_of_it(stand: Sta
     assert "the user stopped it" in note
     assert done(session, "say once more") == "said: once more"
     assert len(stand.noted("session/new")) == 2
+
+
+def test_an_error_that_may_pass_fails_the_run_and_the_session_is_resumed_later(stand: Stand) -> None:
+    session = stand.session()
+    done(session, "say hello")
+    receipt_of(session, say(session, "crash"))
+    (stand.folder / "sessions" / "busy").touch()
+    run = ended(session, say(session, "say again"))
+    assert run.status == "failed"
+    assert "refused session/load: Internal error ({'details': 'locked'})" in str(run.error)
+    assert done(session, "say once more") == "said: once more"
+    assert (len(stand.noted("session/new")), len(stand.noted("session/load"))) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("gone", "number", "message", "data"),
+    [
+        (True, -32600, "no rollout found for thread id 0198aaaa-1111-7222-8333-444455556666", None),
+        (True, -32600, "thread not found: 0198aaaa-1111-7222-8333-444455556666", None),
+        (True, -32603, "Internal error", {"details": "No previous sessions found for this project."}),
+        (True, -32603, "Internal error", {"details": 'Invalid session identifier "0198aaaa".'}),
+        (True, -32603, "Internal error: OpenCode service failure", {"service": "session"}),
+        (True, -32002, "Resource not found", None),
+        (True, -32602, "Invalid params", {"session_id": "Session not found"}),
+        (True, -32601, "Method not found", None),
+        (False, -32603, "Internal error", {"details": "Failed to load session data"}),
+        (False, -32603, "Internal error: OpenCode service failure", {"service": "provider"}),
+        (False, -32603, "failed to load rollout: permission denied", None),
+        (False, -32602, "Invalid params", {"mcpServers": "command not found"}),
+    ],
+)
+def test_a_session_is_gone_only_if_the_program_says_so(gone: bool, number: int, message: str, data: object) -> None:
+    # As Codex 0.171, Gemini CLI 0.61, OpenCode 1.18 and the SDKs of ACP have it.
+    assert RpcError("it", "session/load", {"code": number, "message": message, "data": data}).gone is gone
 
 
 def test_l6_a_call_that_a_program_makes_without_asking_is_on_record_as_begun_before(stand: Stand) -> None:

@@ -99,7 +99,7 @@ class Acp:
             # To load one repeats all that was said in it, which is dropped.
             await self._rpc.ask("session/resume" if resumes else "session/load", {**place, "sessionId": session})
         except RpcError as error:
-            if error.number == AUTHENTICATE:
+            if error.number == AUTHENTICATE or not error.gone:
                 raise
             raise SessionGone(str(error)) from error
         self._session = session

@@ -79,6 +79,8 @@ class Codex:
             try:
                 made = await self._rpc.ask("thread/resume", {**place, "threadId": session, "excludeTurns": True})
             except RpcError as error:
+                if not error.gone:
+                    raise
                 raise SessionGone(str(error)) from error
         show()
         self._thread = str(made["thread"]["id"])

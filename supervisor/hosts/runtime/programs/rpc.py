@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,16 @@ if TYPE_CHECKING:
     from .program import Program
 
 METHOD_NOT_FOUND = -32601
+RESOURCE_NOT_FOUND = -32002
+"""The code that ACP has for it."""
+GONE = re.compile(
+    r"""(session|thread|conversation)[\s\w:"'`-]{0,80}(not found|(does not|doesn't) exist)"""
+    r"""|(no|unknown|invalid)( \w+)? (sessions?|rollout|thread)(?=[:"']| found| id|$)"""
+    # Of a session that is gone OpenCode says no more.
+    r"""|OpenCode service failure.*'service': 'session'""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How programs say that they have no such session; most have no code for it."""
 
 Handle = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes a message of the program that is no answer."""
@@ -24,9 +35,11 @@ class RpcError(CountermandError):
 
     def __init__(self, program: str, method: str, error: Mapping[str, Any]) -> None:
         data = error.get("data")
-        more = f" ({data})" if data else ""
-        super().__init__(f"{program} refused {method}: {error.get('message')}{more}", code="program_refused")
+        said = f"{error.get('message')}" + (f" ({data})" if data else "")
+        super().__init__(f"{program} refused {method}: {said}", code="program_refused")
         self.number = error.get("code")
+        self.gone = self.number in (METHOD_NOT_FOUND, RESOURCE_NOT_FOUND) or GONE.search(said) is not None
+        """Whether the session that it was to resume is gone for good: any other error may pass."""
 
 
 class Rpc:
