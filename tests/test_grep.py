@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +122,18 @@ def test_l14_a_search_has_a_limit_of_processor_time(kit: Kit, tmp_path: Path, mo
     (result,) = searched(kit, tmp_path, ENDLESS)
     assert result.is_error
     assert "of processor time" in result.content
+
+
+@pytest.mark.parametrize(("before", "after"), [((5, 5), (5, 5)), ((30, 30), (30, 30)), ((99, 100), (30, 31))])
+def test_a_search_keeps_lower_limits_of_processor_time(
+    tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    program = (
+        f"import resource; resource.setrlimit(resource.RLIMIT_CPU, {before})\n"
+        "from supervisor.tools.searcher import main; main()\n"
+        "print(resource.getrlimit(resource.RLIMIT_CPU))"
+    )
+    asked = {"root": str(tmp_path), "path": ".", "pattern": "x", "glob": "*", "ignore_case": False}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert done.stdout.splitlines()[-1] == str(after)

@@ -71,7 +71,7 @@ class Grep:
         raise Invalid(
             "the search has failed",
             expected="a regular expression of Python, and a path below the root",
-            got=f"more than {SEARCH_MAX_CPU_S} s of processor time"
+            got=f"more than {SEARCH_MAX_CPU_S} s of processor time, or than limits.cpu_s"
             if took_too_long
             else wrong.decode(errors="replace").strip() or f"exit status {status}",
             remedy="simplify the pattern, or name a path" if took_too_long else "correct it",

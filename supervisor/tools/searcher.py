@@ -34,7 +34,9 @@ WRONG: Final = 2
 
 def main() -> int:
     """Search as stdin says: ``root``, ``path``, ``pattern``, ``glob``, ``ignore_case``. Returns the exit status."""
-    resource.setrlimit(resource.RLIMIT_CPU, (SEARCH_MAX_CPU_S, SEARCH_MAX_CPU_S + 1))
+    # Limits of the configuration that are lower stay; without a limit it is -1.
+    present = [one if one >= 0 else SEARCH_MAX_CPU_S + 1 for one in resource.getrlimit(resource.RLIMIT_CPU)]
+    resource.setrlimit(resource.RLIMIT_CPU, (min(present[0], SEARCH_MAX_CPU_S), min(present[1], SEARCH_MAX_CPU_S + 1)))
     asked = json.load(sys.stdin)
     # A name or a line may be anything.
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]  # it is a TextIOWrapper
