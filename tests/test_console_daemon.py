@@ -18,11 +18,14 @@ import pytest
 from msgspec import structs
 
 from actors.errors import NotFound
-from supervisor.console.client.api import Api
+from actors.model import Receipt
+from supervisor.console.client.api import Api, NoDaemon
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import Records
 from supervisor.console.client.remote_records import RemoteRecords
 from supervisor.console.client.store_records import StoreRecords
+from supervisor.console.commands.stop import requested, stop_all
+from supervisor.console.exits import ExitCode
 from supervisor.live_tree import Living
 from supervisor.wire import SessionEntry
 from tests.console_kit import COMMAND, ROOT, WAIT_S, Desk, short_desk
@@ -539,6 +542,41 @@ def test_stop_all_stops_every_session(desk: Desk) -> None:
     assert all(one["receipt"]["complete"] for one in done["stopped"])
     assert desk.alive() == []
     assert "nothing was running" in desk.run("", "stop", "--all").stdout
+
+
+def test_stop_all_waits_once_for_all_receipts_and_names_those_that_are_not_filed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk.serve("--set", "grace_s=600")
+    runs = [send(desk, session, f"trap '' TERM; sleep {desk.mark}") for session in ("a", "b")]
+    desk.wait_alive(2)
+    waits, apis, receipt = list[float | None](), list[Api](), Api.receipt
+
+    def noted(api: Api, session: str, identity: str, timeout: float | None, **options: Any) -> Receipt:
+        waits.append(timeout)
+        apis.append(api)
+        return receipt(api, session, identity, timeout, **options)
+
+    monkeypatch.setattr(Api, "receipt", noted)
+    endpoint = Endpoint(desk.state_dir)
+    assert stop_all(endpoint, requested("enough"), 0.5, as_json=False) == ExitCode.FAILED
+    assert waits[1:] == [0.0], "the first one has taken all the time that there was"
+    said = capsys.readouterr().out
+    assert all(f"its receipt is not filed yet: countermand why {run}" in said for run in runs)
+
+    def gone(api: Api, *_: Any, **__: Any) -> Receipt:
+        apis.append(api)
+        raise NoDaemon("it is gone")
+
+    monkeypatch.setattr(Api, "receipt", gone)
+    assert stop_all(endpoint, requested("enough"), 0.5, as_json=False) == ExitCode.NO_DAEMON
+    told = capsys.readouterr()
+    assert all(run in told.out for run in runs)
+    assert all(f"session {session}: it is gone" in told.err for session in "ab")
+    for api in apis:
+        api.close()
+    desk.run("", "stop", "--all", "--mode", "immediate")
+    desk.wait_dead()
 
 
 @pytest.mark.parametrize("args", [(), ("s1", "--all"), ("--all", "--run", "run_x")])

@@ -10,7 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
@@ -22,13 +22,16 @@ from supervisor.console.client.api import Api, need_api, segment
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.records import find_run
 from supervisor.console.client.remote_records import RemoteRecords
-from supervisor.console.exits import ExitCode
+from supervisor.console.exits import ExitCode, of_error
 from supervisor.console.render.output import console, print_json, say
 from supervisor.console.render.progress import Progress
 from supervisor.console.render.receipts import table
-from supervisor.console.render.words import head, not_durable, plural, with_files
+from supervisor.console.render.words import head, not_durable, plural, refusal, with_files
 from supervisor.live_tree import Living
 from supervisor.wire import AllStopped, KillBody, StopAllBody, StopAnswer, StopBody
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 SOURCE: Final = "user.console"
 LOOK_S: Final = 0.5
@@ -87,8 +90,16 @@ def _ends_owned(stop: Stop) -> bool:
 def _all_outcomes(api: Api, done: AllStopped, wait_s: float, *, owned: bool, as_json: bool) -> ExitCode:
     code = ExitCode.FAILED if done.failed else ExitCode.OK
     answers = []
+    # One for all of them: they end at the same time.
+    deadline = time.monotonic() + wait_s
     for answer in done.stopped:
-        settled = _settled(api, answer, wait_s, owned=owned) if wait_s else answer
+        settled = answer
+        try:
+            if wait_s:
+                settled = _settled(api, answer, max(0.0, deadline - time.monotonic()), owned=owned)
+        except CountermandError as error:
+            print(f"countermand: session {head(answer.session)}: {refusal(error)}", file=sys.stderr)
+            code = max(code, of_error(error))
         answers.append(settled)
         code = max(code, _earned(settled, wait_s, owned=owned))
     if as_json:
@@ -99,6 +110,8 @@ def _all_outcomes(api: Api, done: AllStopped, wait_s: float, *, owned: bool, as_
         say(out, "nothing was running in any session", "dim")
     for answer in answers:
         say(out, f"session {head(answer.session)}: {_sentence(answer, owned=owned)}{_proof(answer)}")
+        if answer.receipt is None and _has_receipt(answer, owned=owned):
+            _say_pending(out, answer, wait_s)
     for failed in done.failed:
         say(out, f"session {head(failed.session)} could not be reached: {failed.error.message}", "red")
     return code
@@ -129,9 +142,13 @@ def _outcome(api: Api, answer: StopAnswer, wait_s: float, *, owned: bool, as_jso
     elif settled.receipt is not None:
         out.file.write(table(settled.receipt, out.width, colour=out.is_terminal))
     elif _has_receipt(answer, owned=owned):
-        where = f"countermand why {answer.run_id}" if answer.run_id else f"countermand ps {answer.session}"
-        say(out, f"its receipt is not filed yet: {where}", "yellow" if wait_s else "dim")
+        _say_pending(out, answer, wait_s)
     return _earned(settled, wait_s, owned=owned)
+
+
+def _say_pending(out: Console, answer: StopAnswer, wait_s: float) -> None:
+    where = f"countermand why {answer.run_id}" if answer.run_id else f"countermand ps {answer.session}"
+    say(out, f"its receipt is not filed yet: {where}", "yellow" if wait_s else "dim")
 
 
 def _has_receipt(answer: StopAnswer, *, owned: bool) -> bool:
