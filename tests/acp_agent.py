@@ -9,6 +9,7 @@ in words:
     work FAULTS   a text, a tool, a text, a permission, and a text without an end; each step is told before it begins
     run FILES     a tool that runs these by the shell, all at once, and has no end
     ask           a permission for a tool; then a text that says what became of it
+    rush          a tool without an end, and a permission; it waits for neither
     crash         says something, and dies with a last word
     quiet         says nothing any more
     count         how often it was prompted, and its process
@@ -17,7 +18,8 @@ The faults, each a word: `deaf` ignores a cancel; `end_turn` answers a cancelled
 `mute` stops, but never answers the prompt; `chatter` goes on talking after it; `slow` takes its time. With `hold` the
 tool has no end, with `free` it asks for no permission. Whatever they are, its tools start children that survive it.
 It starts the MCP servers that come with a session, as its children. With the argument `--no-http` it can
-use none by HTTP. With `--forget` it knows no session of an earlier process, and with `--login` it wants one.
+use none by HTTP. With `--forget` it knows no session of an earlier process, and with `--login` it wants one. The file
+`sessions/busy` makes it refuse once to load a session.
 """
 
 from __future__ import annotations
@@ -214,7 +216,23 @@ class Agent:
             self.update("tool_call_update", toolCallId="t1", status="completed", content=content)
         self.say(f"it was {outcome}")
 
+    def do_rush(self, _rest: str) -> None:
+        self.update("tool_call", toolCallId="t1", title="goes on", kind="execute", status="in_progress")
+        self.ask("t2")
+
     def permit(self, key: str) -> Json:
+        self.ask(key)
+        with self.answered:
+            while self.numbers not in self.answers:
+                self.answered.wait(PIECE_S)
+                if self.cancelled.is_set():
+                    raise Cancelled
+        outcome: Json = self.answers[self.numbers]["result"]["outcome"]
+        if outcome["outcome"] == "cancelled":
+            raise Cancelled
+        return outcome
+
+    def ask(self, key: str) -> None:
         call = {"toolCallId": key, "title": "make deploy", "kind": "execute", "rawInput": {"command": "make deploy"}}
         self.update("tool_call", status="pending", **call)
         options = [
@@ -225,15 +243,6 @@ class Agent:
         self.numbers += 1
         params = {"sessionId": self.session, "toolCall": {"toolCallId": key}, "options": options}
         self.write(id=self.numbers, method="session/request_permission", params=params)
-        with self.answered:
-            while self.numbers not in self.answers:
-                self.answered.wait(PIECE_S)
-                if self.cancelled.is_set():
-                    raise Cancelled
-        outcome: Json = self.answers[self.numbers]["result"]["outcome"]
-        if outcome["outcome"] == "cancelled":
-            raise Cancelled
-        return outcome
 
 
 def start_servers(params: Json) -> None:

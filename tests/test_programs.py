@@ -341,6 +341,18 @@ def test_l2_what_a_program_asks_permission_for_waits_for_a_person(stand: Stand) 
     assert (result["outcome"], result["content"]) == ("finished", "deployed")
 
 
+def test_what_a_program_asks_at_the_end_of_its_turn_is_rejected_and_the_run_completes(stand: Stand) -> None:
+    session = stand.session()
+    run_id = say(session, "rush")
+    run = ended(session, run_id)
+    assert run.status == "completed", run.error
+    assert [event.data["outcome"] for event in log(session) if event.kind == "tool.ended"][:1] == ["finished"]
+    # If it came so late, it is answered in the next turn at the latest.
+    done(session, "say again")
+    answers = [outcome for _, outcome in stand.noted("answer")]
+    assert answers == [{"outcome": {"outcome": "selected", "optionId": "no"}}]
+
+
 def test_l2_what_a_person_declines_is_rejected_and_never_began(stand: Stand) -> None:
     session = stand.session()
     run_id = say(session, "ask")

@@ -18,6 +18,7 @@ QUESTION_MAX_BYTES = 4_096
 NAME_MAX_CHARS = 64
 ALLOW, DENY = "allow", "deny"
 NO_RESULT = "the program's turn ended without a result of this call"
+OVER = "the program's turn has ended"
 
 
 class _Call:
@@ -36,6 +37,7 @@ class ToolCalls:
     def __init__(self, turn: AsyncTurn) -> None:
         self._turn = turn
         self._calls: dict[str, _Call] = {}
+        self._over = False
 
     async def begun(self, key: str, name: str, arguments: object) -> None:
         """Record a call that the program makes without asking, unless it is known.
@@ -43,7 +45,7 @@ class ToolCalls:
         It returns when the call is on record as begun. What the program says next is behind that: so whoever has seen
         it has seen the call.
         """
-        if key not in self._calls:
+        if key not in self._calls and not self._over:
             await self._record(key, name, arguments, begun=True).decided
 
     async def gated(self, key: str, name: str, arguments: object, *, ask: bool) -> str | None:
@@ -51,6 +53,8 @@ class ToolCalls:
 
         Returns None if it may, else why not. A call that is on record as begun already is asked about apart.
         """
+        if self._over:
+            return OVER
         known = self._calls.get(key)
         if known is None:
             return await self._record(key, name, arguments, ask=ask).decided
@@ -73,7 +77,8 @@ class ToolCalls:
             await asyncio.wait([call.task])
 
     async def close(self) -> None:
-        """The turn of the program has ended: so have its calls."""
+        """The turn of the program has ended: so have its calls, and none begins."""
+        self._over = True
         for key in self._calls:
             await self.ended(key, NO_RESULT, is_error=True)
 
