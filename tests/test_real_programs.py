@@ -324,3 +324,17 @@ def test_a_session_of_claude_code_that_is_gone_is_replaced(claude: Claude) -> No
     (new,) = claude.transcripts()
     assert new != old
     assert "- user: [say hello]" in new.read_text()
+
+
+@of_all
+@pytest.mark.parametrize(("kind", "kept"), [(Codex, ".codex/sessions"), (OpenCode, ".local/share/opencode")])
+def test_a_session_of_another_program_that_is_gone_is_replaced(
+    kit: Kit, tmp_path: Path, model: str, kind: type[Real], kept: str
+) -> None:
+    session = kind(kit, tmp_path, model).session()
+    assert done(session, "[say hello]") == "HELLO"
+    assert session.receipt(stop(session).receipt_id, timeout=WAIT_S).complete
+    shutil.rmtree(tmp_path / kept)
+    text = done(session, "[say again]")
+    assert "no longer has its session" in text
+    assert text.endswith("AGAIN")
