@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from supervisor.console.client.endpoint import Endpoint
-from supervisor.console.commands.mcp_server import WAIT_MAX_S, Control
+from supervisor.console.commands.mcp_server import CALLS_MAX, WAIT_MAX_S, Calls, Control, Wait
 from tests.console_kit import ROOT, WAIT_S, Desk, short_desk
+from tests.process_kit import until
 from tests.test_sdks import INSTALL_S, PYTHON, sdks
 
 __all__ = ["sdks"]
@@ -90,6 +93,43 @@ def test_without_the_sdk_it_says_what_to_install(served: Desk) -> None:
     done = served.run("", "mcp")
     assert done.returncode == 2
     assert "install countermand[mcp]" in done.stderr
+
+
+def test_l14_a_stop_is_sent_while_as_many_calls_wait_as_may_and_a_cancel_does_not_drop_it(served: Desk) -> None:
+    waiting: list[Wait] = []
+
+    class Noting(Control):
+        def wait(self, wait: Wait, given_up: Callable[[], bool]) -> Any:
+            waiting.append(wait)
+            return super().wait(wait, given_up)
+
+    calls = Calls(Noting(Endpoint(served.state_dir), None))
+    message = {"session": "crowded", "content": f"sleep {served.mark}"}
+
+    async def crowd() -> tuple[Any, Any]:
+        run = (await calls.call("send", message))["accepted"]
+        asked = {"session": "crowded", "run_id": run["run_id"], "wait_s": WAIT_MAX_S}
+        waits = [asyncio.create_task(calls.call("receipt", asked)) for _ in range(CALLS_MAX + 1)]
+        await asyncio.to_thread(until, lambda: len(waiting) >= CALLS_MAX, "so many wait", WAIT_S)
+        stopped = await calls.call("stop", {"session": "crowded", "reason": "enough", "wait_s": WAIT_S})
+        await asyncio.gather(*waits)
+
+        again = (await calls.call("send", message))["accepted"]
+        free = threading.Event()
+        busy = [calls.sending["stop"].submit(free.wait) for _ in range(CALLS_MAX)]
+        dropped = asyncio.create_task(calls.call("stop", {"session": "crowded", "reason": "now", "wait_s": 0}))
+        await asyncio.sleep(0)
+        dropped.cancel()
+        await asyncio.gather(dropped, return_exceptions=True)
+        free.set()
+        assert all(one.result() for one in busy)
+        ended = await calls.call("receipt", {**asked, "run_id": again["run_id"], "wait_s": WAIT_S})
+        return stopped, ended
+
+    stopped, ended = asyncio.run(crowd())
+    assert stopped["receipt"]["complete"]
+    assert ended["provenance"]["reason"] == "now"
+    served.wait_dead()
 
 
 def test_l14_a_call_may_wait_up_to_its_limit(tmp_path: Path) -> None:

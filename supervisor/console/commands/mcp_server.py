@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -40,8 +40,13 @@ TEXT_MAX_CHARS: Final = 30_000
 """How much of what a run has said is returned: its end."""
 RUNS_MAX: Final = 5
 SESSIONS_MAX: Final = 200
+CALLS_MAX: Final = 32
+"""How many calls of one tool may be sent, and how many may wait, at a time; more are sent, and wait, after them."""
 EVENTS_MAX: Final = 20_000
 """How many events of a run are read for its text."""
+
+Wait = Callable[[Api, Callable[[], bool]], Any]
+"""Waits for the rest of a result, and returns it. The second argument returns True if nobody waits for it any more."""
 
 _Session = Annotated[str, Meta(description="The name of the session.")]
 _Id = Annotated[
@@ -108,7 +113,7 @@ class Control:
     def __init__(self, endpoint: Endpoint, only: str | None) -> None:
         self._endpoint = endpoint
         self._only = only
-        tools: dict[str, tuple[type[Struct], Callable[[Any, Api, Callable[[], bool]], Any]]] = {
+        tools: dict[str, tuple[type[Struct], Callable[[Any, Api], Any]]] = {
             "send": (Send, self._send),
             "stop": (StopSession, self._stop),
             "status": (Status, self._status),
@@ -133,13 +138,12 @@ class Control:
         """Return what a tool does."""
         return (self.tools[name][0].__doc__ or "").strip()
 
-    def call(self, name: str, arguments: dict[str, Any], given_up: Callable[[], bool]) -> Any:
-        """Do what a tool does, and return its result as plain JSON.
+    def send(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Send what a tool asks for. Returns its result as plain JSON, or a `Wait` for it.
 
         Args:
             name: of the tool.
             arguments: as the client says them.
-            given_up: whether nobody waits for the result any more; then a wait ends.
 
         Raises:
             CountermandError: it was refused.
@@ -155,16 +159,24 @@ class Control:
             raise Invalid(
                 f"the arguments of {name} do not fit", expected="those of its schema", got=str(error), remedy="fix them"
             ) from error
+        return self._asked(lambda api: do(asked, api))
+
+    def wait(self, wait: Wait, given_up: Callable[[], bool]) -> Any:
+        """Wait for the rest of a result, until `given_up` returns True. Raises CountermandError."""
+        return self._asked(lambda api: wait(api, given_up))
+
+    def _asked(self, ask: Callable[[Api], Any]) -> Any:
         # A daemon may be restarted between two calls.
         api = need_api(self._endpoint)
         # Nobody reads remarks.
         api.on_wait = lambda _: None
         try:
-            return msgspec.to_builtins(do(asked, api, given_up))
+            found = ask(api)
+            return found if callable(found) else msgspec.to_builtins(found)
         finally:
             api.close()
 
-    def _send(self, asked: Send, api: Api, given_up: Callable[[], bool]) -> dict[str, Any]:
+    def _send(self, asked: Send, api: Api) -> dict[str, Any] | Wait:
         message = NewMessage(
             content=asked.content,
             policy=asked.policy,
@@ -177,38 +189,76 @@ class Control:
         answer: dict[str, Any] = {"accepted": accepted}
         if not asked.wait_s or accepted.run_id is None or accepted.returned is not None:
             return answer
-        receipt = _waited(api, asked.session, accepted.run_id, asked.wait_s, given_up)
-        return answer | _run(api, asked.session, accepted.run_id) | {"ended": receipt is not None}
+        run_id = accepted.run_id
 
-    def _stop(self, asked: StopSession, api: Api, given_up: Callable[[], bool]) -> StopAnswer:
+        def wait(api: Api, given_up: Callable[[], bool]) -> dict[str, Any]:
+            receipt = _waited(api, asked.session, run_id, asked.wait_s, given_up)
+            return answer | _run(api, asked.session, run_id) | {"ended": receipt is not None}
+
+        return wait
+
+    def _stop(self, asked: StopSession, api: Api) -> StopAnswer | Wait:
         stop = Stop(
             source=SOURCE, reason=asked.reason, run_id=asked.run_id, origin=ORIGIN, id=asked.id or new_request_id()
         )
         answer = api.post(f"/v1/sessions/{segment(asked.session)}/stop", StopAnswer, StopBody.of(stop))
         if answer.outcome in {StopOutcome.NOTHING_RUNNING, StopOutcome.ALREADY_OVER}:
             return answer
-        receipt = _waited(api, asked.session, answer.receipt_id, asked.wait_s, given_up)
-        return msgspec.structs.replace(answer, receipt=receipt)
 
-    def _status(self, asked: Status, api: Api, _: Callable[[], bool]) -> dict[str, Any]:
+        def wait(api: Api, given_up: Callable[[], bool]) -> StopAnswer:
+            receipt = _waited(api, asked.session, answer.receipt_id, asked.wait_s, given_up)
+            return msgspec.structs.replace(answer, receipt=receipt)
+
+        return wait
+
+    def _status(self, asked: Status, api: Api) -> dict[str, Any]:
         status = api.get(f"/v1/sessions/{segment(asked.session)}", SessionStatus)
         last = RemoteRecords(api).runs(asked.session, RUNS_MAX)
         return {"status": status, "runs": last, "text": _text(api, asked.session, last[-1].run_id) if last else ""}
 
-    def _receipt(self, asked: ReceiptOf, api: Api, given_up: Callable[[], bool]) -> Receipt:
-        receipt = _waited(api, asked.session, asked.run_id, asked.wait_s, given_up)
-        if receipt is None:
-            raise ReceiptPending(
-                "the receipt is not filed yet",
-                expected="a run whose parts have all ended",
-                got="one that still runs, or ends",
-                remedy="ask again, or with a longer wait_s",
-            )
-        return receipt
+    def _receipt(self, asked: ReceiptOf, _: Api) -> Wait:
+        def wait(api: Api, given_up: Callable[[], bool]) -> Receipt:
+            receipt = _waited(api, asked.session, asked.run_id, asked.wait_s, given_up)
+            if receipt is None:
+                raise ReceiptPending(
+                    "the receipt is not filed yet",
+                    expected="a run whose parts have all ended",
+                    got="one that still runs, or ends",
+                    remedy="ask again, or with a longer wait_s",
+                )
+            return receipt
 
-    def _sessions(self, _: Sessions, api: Api, __: Callable[[], bool]) -> dict[str, Any]:
+        return wait
+
+    def _sessions(self, _: Sessions, api: Api) -> dict[str, Any]:
         found = RemoteRecords(api).sessions()
         return {"sessions": found[:SESSIONS_MAX], "more": len(found) > SESSIONS_MAX}
+
+
+class Calls:
+    """Calls of tools that are under way, each tool's on threads of its own: no wait holds up a stop."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self.sending = {name: ThreadPoolExecutor(CALLS_MAX) for name in control.tools}
+        self._waiting = {name: ThreadPoolExecutor(CALLS_MAX) for name in control.tools}
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
+        """Do what a tool does, and return its result as plain JSON. A cancel ends only the wait for it.
+
+        Raises:
+            CountermandError: it was refused.
+        """
+        loop, over = asyncio.get_running_loop(), False
+        try:
+            # Without the shield a cancel would drop what no thread has begun to send.
+            sent = loop.run_in_executor(self.sending.get(name), self._control.send, name, arguments)
+            found = await asyncio.shield(sent)
+            if not callable(found):
+                return found
+            return await loop.run_in_executor(self._waiting[name], self._control.wait, found, lambda: over)
+        finally:
+            over = True
 
 
 def _waited(api: Api, session: str, identity: str, wait_s: float, given_up: Callable[[], bool]) -> Receipt | None:
@@ -262,6 +312,7 @@ def serve_mcp(endpoint: Endpoint, only: str | None) -> ExitCode:
             remedy=f"install countermand[mcp]: {sys.executable} -m pip install '/path/to/countermand[mcp]'",
         ) from error
     control = Control(endpoint, only)
+    calls = Calls(control)
 
     async def list_tools(_: Any, __: Any) -> Any:
         return types.ListToolsResult(
@@ -272,14 +323,10 @@ def serve_mcp(endpoint: Endpoint, only: str | None) -> ExitCode:
         )
 
     async def call_tool(_: Any, params: Any) -> Any:
-        over = False
-        work = functools.partial(control.call, params.name, dict(params.arguments or {}), lambda: over)
         try:
-            told, is_error = await asyncio.to_thread(work), False
+            told, is_error = await calls.call(params.name, dict(params.arguments or {})), False
         except CountermandError as refused:
             told, is_error = {"error": refused.as_json()}, True
-        finally:
-            over = True
         text = types.TextContent(type="text", text=msgspec.json.encode(told).decode())
         return types.CallToolResult(content=[text], is_error=is_error)
 
