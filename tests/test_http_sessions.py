@@ -389,6 +389,14 @@ def test_a_stop_of_all_stops_what_runs_and_leaves_what_rests(api: Api) -> None:
     assert get(client, "/v1/sessions/s0")["generation"] == fence
     for number in range(5):
         check_rest(api.session(f"s{number}"))
+    by_name = {one["session"]: one["receipt_id"] for one in answer["stopped"]}
+    say(client, session="s5")
+    for _ in range(2):
+        answer = client.post("/v1/stop", json={"reason": "enough", "id": identity}).json()
+        known = {one["session"]: one["receipt_id"] for one in answer["stopped"] if one["session"] != "s5"}
+        assert (answer["failed"], known) == ([], by_name), "a repeat gets the first answers"
+        assert len(answer["stopped"]) == 5
+        check_rest(api.session("s5"))
 
 
 def test_l12_a_stop_of_all_parks_what_waits_for_an_agent_that_could_not_be_loaded(api: Api) -> None:
@@ -442,6 +450,9 @@ def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api:
     deleted = client.request("DELETE", "/v1/sessions/s1", json={"reason": "done with it", "id": identity})
     assert deleted.status_code == 200, deleted.text
     assert deleted.json()["session"] == "s1"
+    for _ in range(2):
+        repeated = client.request("DELETE", "/v1/sessions/s1", json={"reason": "done with it", "id": identity})
+        assert (repeated.status_code, repeated.json()) == (200, deleted.json()), "a repeat gets the first answer"
     assert [one["session"] for one in get(client, "/v1/sessions")["sessions"]] == ["other"]
     assert client.get(f"/v1/runs/{run_id}").status_code == 404
     say(client, "again")
@@ -450,6 +461,7 @@ def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api:
     assert contents[0] == "again"
     assert get(client, "/v1/sessions/other")["state"] == "running"
     assert code(client.delete("/v1/sessions/none")) == "not_found"
+    assert "none" not in [one["session"] for one in get(client, "/v1/sessions")["sessions"]]
 
 
 def test_a_deleted_session_is_not_there(api: Api) -> None:

@@ -124,18 +124,17 @@ class ApiService:
         return StopAnswer.of(session.session, stopped, receipt)
 
     async def stop_all(self, body: StopAllBody, requested_by: str) -> AllStopped:
-        """Stop every session in which something runs, ends or waits; with scope session also those that own a tree."""
+        """Stop every session in which something runs, ends or waits; with scope session also those that own a tree.
+
+        Sessions that have answered a stop with the same id before repeat their answers.
+        """
         gate = asyncio.Semaphore(STOPS_AT_ONCE)
 
-        async def stop_one(name: str) -> StopAnswer | NotStopped | None:
+        async def stop_one(name: str, *, again: bool = False) -> StopAnswer | NotStopped | None:
             async with gate:
                 try:
                     session = self.supervisor.session(name)
-                    status = await session.aio.status(timeout=self.limits.ask_s)
-                    # Trees that the session owns outlive its runs; only a Stop with that scope ends them.
-                    owns = body.scope == Scope.SESSION and bool(status.owned)
-                    waits = status.waiting > 0 and not status.parked
-                    if status.state is SessionActivity.IDLE and not waits and not owns:
+                    if not again and not await self._has_work(session, body.scope):
                         return None
                     request = Stop(
                         source=body.source,
@@ -151,11 +150,25 @@ class ApiService:
                     refused = msgspec.json.decode(failure(error).body, type=Refused)
                     return NotStopped(name, refused.error)
 
-        answers = await asyncio.gather(*(stop_one(name) for name in await self._busy_sessions()))
+        names = await self._busy_sessions()
+        answers = dict(zip(names, await asyncio.gather(*(stop_one(name) for name in names)), strict=True))
+        if body.id is not None:
+            with contextlib.suppress(CountermandError):
+                known = await soon(self.read(self.supervisor.store.answering, body.id))
+                again = [name for name in known if answers.get(name) is None]
+                repeated = await asyncio.gather(*(stop_one(name, again=True) for name in again))
+                answers |= dict(zip(again, repeated, strict=True))
         return AllStopped(
-            [one for one in answers if isinstance(one, StopAnswer)],
-            [one for one in answers if isinstance(one, NotStopped)],
+            [one for one in answers.values() if isinstance(one, StopAnswer)],
+            [one for one in answers.values() if isinstance(one, NotStopped)],
         )
+
+    async def _has_work(self, session: SessionHandle, scope: Scope) -> bool:
+        status = await session.aio.status(timeout=self.limits.ask_s)
+        # Trees that the session owns outlive its runs; only a Stop with that scope ends them.
+        owns = scope == Scope.SESSION and bool(status.owned)
+        waits = status.waiting > 0 and not status.parked
+        return status.state is not SessionActivity.IDLE or waits or owns
 
     async def _busy_sessions(self) -> list[str]:
         """Return the sessions in memory, and the stored ones that have something to finish."""

@@ -118,6 +118,10 @@ class SqliteReader:
         """Return the id of the receipt that the answer to a Stop names, where it is not the Stop's own."""
         return self._read(rows.answered_receipt, session, request_id)
 
+    def answering(self, request_id: str) -> list[str]:
+        """Return the sessions that have answered a request of this id, by name."""
+        return self._read(rows.answering, request_id)
+
     def find_receipt(self, identity: str) -> Receipt | None:
         """Return a receipt of any session by its own id or by its run's."""
         return self._read(rows.receipt, None, identity)

@@ -84,6 +84,13 @@ def answered_receipt(connection: sqlite3.Connection, session: str, request_id: s
     return answer.receipt_id if isinstance(answer, Stopped) and answer.receipt_id != request_id else None
 
 
+def answering(connection: sqlite3.Connection, request_id: str) -> list[str]:
+    """Return the sessions that have answered a request of this id."""
+    sql = """SELECT session FROM sessions WHERE EXISTS
+        (SELECT 1 FROM requests WHERE requests.session = sessions.session AND request_id = ?) ORDER BY session"""
+    return [name for (name,) in connection.execute(sql, (request_id,))]
+
+
 def pending_receipts(connection: sqlite3.Connection, session: str, left_out: list[str] | None = None) -> list[Receipt]:
     """Return the receipts of Stops that wait for process trees of the session; see `readable` for `left_out`."""
     sql = "SELECT doc, receipt_id FROM pending_receipts WHERE session = ?"
