@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import ipaddress
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from actors.errors import Invalid
 from actors.model import Barrier
@@ -205,6 +208,8 @@ class Config:
         for key, fits, expected in checks:
             if not fits(getattr(self, key)):
                 raise _invalid(key, expected, getattr(self, key))
+        for host in self.http_hosts:
+            _check_host(host)
         object.__setattr__(self, "agent", storable(self.agent))
         for key in (*_MAY_BE_ZERO, *_MAY_BE_NEVER):
             least = 0.001 if key in _MAY_BE_NEVER else 0.0
@@ -245,6 +250,28 @@ class Config:
             attachments_kept_bytes=self.attachments_kept_bytes,
             barrier=self.barrier,
         )
+
+
+def _check_host(host: str) -> None:
+    if _is_host(host):
+        return
+    alone = None
+    with contextlib.suppress(ValueError):
+        alone = urlsplit(host.strip() if "//" in host else f"//{host.strip()}").hostname
+    raise Invalid(
+        "the configuration key 'http_hosts' has an entry that is no host",
+        expected="a name or an address alone, such as example.org, *.example.org or ::1",
+        got=shown(host),
+        remedy=f"write {alone}; each of its ports may be asked" if alone and _is_host(alone) else "correct it",
+    )
+
+
+def _is_host(text: str) -> bool:
+    if ":" in text:
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.IPv6Address(text))
+        return False
+    return not any(one in "/@" or one.isspace() for one in text)
 
 
 def _is_text(value: object) -> bool:

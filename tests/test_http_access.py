@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from actors import CountermandError, Invalid, StoreUnavailable
-from supervisor.http.access import PEER, WHO, Access, Peer, read_tokens
+from supervisor.http.access import PEER, WHO, Access, Misdirected, Peer, peer_of, read_tokens
 from supervisor.http.middleware import AdmissionMiddleware
 from tests.http_kit import BEARER, TOKEN, Api, api, code, everything, get_raw
 from tests.kit import WAIT_S, kit
@@ -208,6 +208,20 @@ def test_the_names_of_loopback_are_ours(api: Api, host: str) -> None:
     api.start(answers, tcp=True)
     client = api.over_tcp(headers={**BEARER, "Host": host.format(port=api.port)})
     assert client.get("/v1/health").status_code == 200
+
+
+def test_an_address_of_loopback_that_a_connection_has_reached_is_ours_too() -> None:
+    with socket.create_server(("127.0.0.2", 0)) as server, socket.create_connection(server.getsockname()):
+        reached, _ = server.accept()
+        with reached:
+            peer = peer_of(reached)
+    assert peer is not None
+    access = Access({"tests": TOKEN})
+    token = (b"authorization", f"Bearer {TOKEN}".encode())
+    assert access.admit(peer, [(b"host", f"127.0.0.2:{peer.port}".encode()), token]) == "token:tests"
+    for other in ("127.0.0.3", "evil.example"):
+        with pytest.raises(Misdirected, match=rf"127\.0\.0\.2:{peer.port}"):
+            access.admit(peer, [(b"host", f"{other}:{peer.port}".encode()), token])
 
 
 def test_no_answer_invites_another_origin(api: Api) -> None:

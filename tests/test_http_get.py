@@ -14,7 +14,7 @@ import pytest
 
 from actors import AsyncTurn, Invalid, ToolResult
 from supervisor import Config
-from supervisor.tools.http_get import GET_MAX_BYTES, REDIRECTS_MAX, _unpacking
+from supervisor.tools.http_get import GET_MAX_BYTES, REDIRECTS_MAX, HttpGet, _unpacking
 from tests.kit import WAIT_S, Kit, check_rest, kit, log, say, stop
 
 __all__ = ["kit"]
@@ -195,6 +195,51 @@ def test_l1_a_stop_while_it_waits_ends_it_and_the_result_names_the_request(kit: 
     # A Stop that a busy store is slow to take is reported once it is stored, behind all else.
     assert [event.kind for event in log(session) if event.kind != "session.stop_durable"][-1] == "run.ended"
     assert server.asked == ["/held/secret"]
+
+
+@pytest.mark.parametrize(
+    ("host", "right"),
+    [
+        ("localhost:8080", "write localhost;"),
+        ("http://example.org/", "write example.org;"),
+        ("[::1]", "write ::1;"),
+        ("example.org ", "write example.org;"),
+        ("user@*.example.org", "write *.example.org;"),
+        ("a b", "correct it"),
+    ],
+)
+def test_an_entry_that_no_host_has_is_refused_with_the_right_one(tmp_path: Path, host: str, right: str) -> None:
+    with pytest.raises(Invalid, match="an entry that is no host") as refused:
+        Config(state_dir=tmp_path, http_hosts=[host])
+    assert refused.value.remedy.startswith(right)
+
+
+@pytest.mark.parametrize("host", ["bücher.example", "xn--bcher-kva.example", "*.example", "BÜCHER.example"])
+@pytest.mark.parametrize("url", ["http://bücher.example/", "http://xn--bcher-kva.example:81/"])
+def test_an_international_name_is_the_same_in_both_forms(tmp_path: Path, host: str, url: str) -> None:
+    Config(state_dir=tmp_path, http_hosts=[host, "::1"])
+    get = HttpGet([host, "::1"])
+    assert get._checked(url).raw_host == b"xn--bcher-kva.example"
+    assert get._checked("http://[::1]:81/").host == "::1"
+    with pytest.raises(Invalid, match="may not be asked"):
+        get._checked("http://bucher.test/")
+
+
+def test_an_international_name_that_is_none_is_refused_wherever_it_is(kit: Kit) -> None:
+    with pytest.raises(Invalid, match="international name"):
+        HttpGet(["exa\u00admple.org"])
+
+    async def agent(turn: AsyncTurn) -> list[Any]:
+        result = await turn.call("http_get", url="http://xn--0/")
+        return [result.is_error, result.content]
+
+    session = kit.session(agent, http_hosts=["*"])
+    run_id = say(session)
+    assert session.receipt(run_id, timeout=WAIT_S).complete
+    is_error, content = session.run(run_id).result
+    assert is_error
+    assert "nothing could be got" in content
+    assert "check the URL" in content
 
 
 def test_hosts_are_names(tmp_path: Path) -> None:

@@ -56,10 +56,11 @@ class Misdirected(CountermandError):
 
 
 class Peer(Struct, frozen=True):
-    """The other end of a connection: its uid over a Unix socket, or None and the port it reached over loopback."""
+    """The other end of a connection: its uid over a Unix socket; over loopback None, and what it reached."""
 
     uid: int | None
     port: int | None = None
+    address: str = "127.0.0.1"
 
 
 def peer_of(sock: Any) -> Peer | None:
@@ -70,7 +71,8 @@ def peer_of(sock: Any) -> Peer | None:
             _, uid, _ = _CREDENTIALS.unpack(raw)
             return Peer(uid)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            return Peer(None, sock.getsockname()[1])
+            address, port = sock.getsockname()[:2]
+            return Peer(None, port, address)
     except OSError:
         return None
     return None
@@ -108,7 +110,7 @@ class Access:
         if peer.uid is not None:
             return f"uid:{peer.uid}"
         given = list(headers)
-        _check_host([value for name, value in given if name == b"host"], peer.port)
+        _check_host([value for name, value in given if name == b"host"], peer)
         return f"token:{self._token([value for name, value in given if name == b'authorization'])}"
 
     def _token(self, values: list[bytes]) -> str:
@@ -196,15 +198,17 @@ def _parsed(path: Path, text: bytes) -> dict[str, str]:
     return tokens
 
 
-def _check_host(hosts: list[bytes], port: int | None) -> None:
+def _check_host(hosts: list[bytes], peer: Peer) -> None:
     host = hosts[0].decode("latin-1").lower() if len(hosts) == 1 else ""
     name, colon, number = host.rpartition(":")
     if not colon or number.endswith("]"):
         name, number = host, "80"
-    if name not in HOSTS or number != str(port):
+    # It may listen on another address of loopback, such as 127.0.0.2: no page has that for its name.
+    reached = f"[{peer.address}]" if ":" in peer.address else peer.address
+    if name not in HOSTS | {reached} or number != str(peer.port):
         raise Misdirected(
             "this request is for another host",
-            expected=f"one Host header: localhost:{port}, 127.0.0.1:{port} or [::1]:{port}",
+            expected=f"one Host header: localhost:{peer.port} or {reached}:{peer.port}",
             got=f"{', '.join(one.decode('latin-1') for one in hosts)!r:.80}",
             remedy="connect to the daemon's own address",
         )

@@ -41,7 +41,7 @@ class HttpGet:
     """
 
     def __init__(self, hosts: Sequence[str]) -> None:
-        self._hosts = tuple(host.lower() for host in hosts)
+        self._hosts = tuple(".".join(_in_ascii(label) for label in host.lower().split(".")) for host in hosts)
 
     def tools(self) -> list[Tool]:
         """Return it as a tool."""
@@ -61,7 +61,7 @@ class HttpGet:
                         if not (answer.is_redirect and location):
                             return await _shown(answer)
                     at = self._checked(str(at.join(location)))
-        except (httpx.HTTPError, httpx.InvalidURL, zlib.error) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, zlib.error, UnicodeError) as error:
             raise Invalid(
                 "nothing could be got",
                 expected="a URL of a server that answers",
@@ -87,14 +87,33 @@ class HttpGet:
                 got=url[:200],
                 remedy="correct it",
             )
-        if not any(fnmatchcase(parsed.host.lower(), host) for host in self._hosts):
+        # As it is sent: `host` has the characters that an international name stands for.
+        named = parsed.raw_host.decode("ascii").lower()
+        if not any(fnmatchcase(named, host) for host in self._hosts):
             raise Invalid(
                 "this host may not be asked",
                 expected=" | ".join(self._hosts),
-                got=parsed.host[:200],
+                got=named[:200],
                 remedy="ask another one, or have it added to http_hosts in the configuration",
             )
         return parsed
+
+
+def _in_ascii(label: str) -> str:
+    """Return a part of a host's name as it is sent. Raises Invalid."""
+    if label.isascii():
+        return label
+    import httpx
+
+    try:
+        return httpx.URL(f"http://{label}").raw_host.decode("ascii")
+    except (httpx.InvalidURL, UnicodeError) as error:
+        raise Invalid(
+            "the key 'http_hosts' has an international name that cannot be used",
+            expected="a name of IDNA, such as bücher.example or xn--bcher-kva.example",
+            got=f"{label[:200]}: {error}",
+            remedy="correct it",
+        ) from error
 
 
 async def _shown(answer: Response) -> str:
