@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -31,6 +32,31 @@ def command(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         check=False,
     )
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("stop", "s", "--timeout", "abc", "--json"),
+        ("answer", "s", "call_1", "--json"),
+        ("runs", "--json", "--no-such-option"),
+        ("events", "--json", "a", "b", "c"),
+        ("no-such-command", "--json"),
+    ],
+)
+def test_with_json_a_usage_error_is_a_document_too(tmp_path: Path, args: tuple[str, ...]) -> None:
+    done = command(tmp_path, *args)
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"]) == (2, "invalid")
+    assert error["message"] in " ".join(done.stderr.split())
+    assert error["expected"].startswith("Usage: countermand")
+    assert error["remedy"].endswith("--help")
+
+
+@pytest.mark.parametrize("args", [("stop", "s", "--timeout", "abc"), ("stop", "--no-such", "--", "--json")])
+def test_without_json_a_usage_error_prints_nothing_on_standard_output(tmp_path: Path, args: tuple[str, ...]) -> None:
+    done = command(tmp_path, *args)
+    assert (done.returncode, done.stdout) == (2, "")
 
 
 def loaded(done: subprocess.CompletedProcess[str]) -> set[str]:

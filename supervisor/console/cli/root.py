@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import sys
 from types import FrameType
@@ -125,5 +126,19 @@ def _run() -> int:
         return ended.exit_code
     except click.ClickException as error:
         error.show()
+        options = itertools.takewhile(lambda one: one != "--", sys.argv[1:])
+        if isinstance(error, click.UsageError) and "--json" in options:
+            _print_usage(error)
         return error.exit_code
     return 0
+
+
+def _print_usage(error: click.UsageError) -> None:
+    """Print a usage error as the document that every other refusal is."""
+    from actors.errors import Invalid
+    from supervisor.console.render.output import print_json_line
+
+    usage, path = (error.ctx.get_usage(), error.ctx.command_path) if error.ctx else ("", completion.NAME)
+    # On one line: the command may be one that prints a document a line.
+    refused = Invalid(error.format_message(), expected=usage, remedy=f"see {path} --help")
+    print_json_line({"error": refused.as_json()})
