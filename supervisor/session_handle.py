@@ -46,6 +46,8 @@ from supervisor.store.reader import SqliteReader
 TRIES_MAX: Final = 8
 TRY_AGAIN_S: Final = 0.02
 ASK_S: Final = 30.0
+LOOK_AGAIN_S: Final = 1.0
+"""How often it is looked whether a receipt that is waited for can still come: that takes several reads."""
 CHATTER: Final = frozenset(
     {
         EventKind.TEXT,
@@ -158,12 +160,25 @@ class SessionHandle:
             Invalid: `identity` is not a text, or `timeout` is not a number of seconds.
         """
         check_timeout(timeout)
-        receipt = self._known_receipt(identity)
+        receipt, looked = self._known_receipt(identity), time.monotonic()
+
+        def look() -> Receipt | None:
+            nonlocal looked
+            found = self._filed_receipt(identity)
+            # It does not come any more once its session is deleted, also where that has begun anew.
+            if found is None and (self._is_deleted() or time.monotonic() > looked + LOOK_AGAIN_S):
+                found, looked = self._known_receipt(identity), time.monotonic()
+            return found
+
         if receipt is None:
-            receipt = self._hub.wait(self.session, lambda: self._filed_receipt(identity), timeout)
+            receipt = self._hub.wait(self.session, look, timeout)
         if receipt is None:
             raise _receipt_pending(identity)
         return receipt
+
+    def _is_deleted(self) -> bool:
+        row = self._store.session(self.session)
+        return row is None or row.deleted
 
     def _known_receipt(self, identity: str | None) -> Receipt | None:
         """Return a receipt, or None if it will come. Raises NotFound if it will not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +19,7 @@ from actors.kernel.down import Down
 from actors.kernel.future import ReplyFuture
 from actors.kernel.mailbox import MOVES, QUEUED, Mailbox, MailboxState
 from actors.requests import NewMessage, Stop
+from tests.process_kit import until
 
 
 class Urgent(Struct, frozen=True):
@@ -369,6 +370,37 @@ def test_a_held_mailbox_gives_the_urgent_lane_only_and_the_rest_when_it_is_relea
     box.put(Envelope(Urgent(3)))
     box.run(queue.fast.pop(), 16)
     assert taker.taken == [Urgent(1), Urgent(2), Urgent(3), Ordinary(1)]
+
+
+class Interrupted(int):
+    """A limit; while it is compared, other code runs. So the collector may bring some at any place under the lock."""
+
+    code: Any = None
+
+    def __le__(self, other: object) -> bool:
+        code, self.code = self.code, None
+        if code is not None:
+            code()
+        return int(self) <= cast("int", other)
+
+
+def test_l13_a_message_that_comes_in_the_middle_of_another_one_on_the_same_thread_is_taken() -> None:
+    limit = Interrupted(4096)
+    taker = Taker(requests_max=limit)
+    taker.mailbox.start()
+    taker.queue.slow.clear()
+
+    def bring() -> None:
+        for message in (NewMessage(content="1"), Urgent(2)):
+            taker.mailbox.put(Envelope(message))
+
+    limit.code = bring
+    thread = threading.Thread(target=lambda: taker.mailbox.put(Envelope(NewMessage(content="0"))), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits for itself"
+    until(lambda: len(taker.mailbox) == 3, "all are taken")
+    assert taker.mailbox.state is MailboxState.URGENT
 
 
 def test_l13_a_message_that_the_garbage_collector_brings_while_another_one_comes_is_taken(

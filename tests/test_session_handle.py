@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,9 +16,9 @@ from actors.errors import ReceiptPending, StoreUnavailable
 from actors.messages import CommitFailed, Committed, Interrupt, LoadFailed
 from actors.model import Provenance
 from actors.ports import KeptStop
-from actors.requests import Inspect
+from actors.requests import Delete, Inspect
 from supervisor import SessionHandle
-from tests.kit import WAIT_S, Kit, check_rest, kit, message, say, stop
+from tests.kit import WAIT_S, Kit, check_rest, kit, message, say, stop, until
 from tests.test_text import Number, Unshowable, Words
 
 __all__ = ["kit"]
@@ -230,6 +230,25 @@ def test_a_wait_for_a_receipt_that_will_never_come_ends_with_not_found(kit: Kit)
                 await waiting
 
     asyncio.run(wait())
+
+
+def test_a_wait_for_a_receipt_ends_with_not_found_when_its_session_is_deleted(kit: Kit) -> None:
+    session = kit.session(lambda turn: turn.cancel_token.wait())
+    run_id = say(session)
+    waiting: Future[Receipt] = Future()
+
+    def wait() -> None:
+        try:
+            waiting.set_result(session.receipt(run_id, timeout=None))
+        except NotFound as error:
+            waiting.set_exception(error)
+
+    threading.Thread(target=wait, daemon=True).start()
+    until(lambda: bool(session._hub._channel("s1").bells), "it waits")
+    session.ask(Delete(source="user.test", reason="tidy"), timeout=WAIT_S)
+    # Either it was filed and seen just before that, or it does not come.
+    error = waiting.exception(WAIT_S)
+    assert error is None or isinstance(error, NotFound)
 
 
 def test_a_coroutine_that_waits_for_a_receipt_is_let_go_when_the_supervisor_ends(kit: Kit) -> None:

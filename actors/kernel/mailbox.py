@@ -34,6 +34,7 @@ Races, and why each is closed:
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -138,7 +139,7 @@ class Mailbox:
         requests_max: int = REQUESTS_MAX,
         on_undelivered: Undelivered | None = None,
     ) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._owner: MailboxOwner | None = owner
         self._run_queue = run_queue
         self._requests_max = requests_max
@@ -177,14 +178,17 @@ class Mailbox:
         A full mailbox refuses an ask with QueueFull, a closed one with ActorDeadError. A told message that is refused
         goes to `on_undelivered`.
         """
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # the only question that an RLock answers
+            # In the middle of another method: the garbage collector has run code here that sends something, at the
+            # end of a generator or an object. It may do so between any two lines, also under the lock.
+            _thread.start_new_thread(self.put, (envelope,))
+            return
         cls = type(envelope.message)
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
         if urgent and self._run_queue.hand_in(self, envelope):
             return
         lane = self._urgent if urgent else self._ordinary
         if lane is None:
-            # Before the lock is taken: an allocation may start the garbage collector, which may close a generator
-            # that sends something.
             lane = deque()
         ticket = 0
         with self._lock:
