@@ -35,10 +35,12 @@ Races, and why each is closed:
 from __future__ import annotations
 
 import _thread
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
+from types import FunctionType
 from typing import Any, Final, Protocol
 
 from loguru import logger
@@ -139,7 +141,7 @@ class Mailbox:
         requests_max: int = REQUESTS_MAX,
         on_undelivered: Undelivered | None = None,
     ) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._owner: MailboxOwner | None = owner
         self._run_queue = run_queue
         self._requests_max = requests_max
@@ -178,11 +180,6 @@ class Mailbox:
         A full mailbox refuses an ask with QueueFull, a closed one with ActorDeadError. A told message that is refused
         goes to `on_undelivered`.
         """
-        if self._lock._is_owned():  # type: ignore[attr-defined]  # the only question that an RLock answers
-            # In the middle of another method: the garbage collector has run code here that sends something, at the
-            # end of a generator or an object. It may do so between any two lines, also under the lock.
-            _thread.start_new_thread(self.put, (envelope,))
-            return
         cls = type(envelope.message)
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
         if urgent and self._run_queue.hand_in(self, envelope):
@@ -191,6 +188,9 @@ class Mailbox:
         if lane is None:
             lane = deque()
         ticket = 0
+        if self._lock.locked() and self._is_interrupted():
+            _thread.start_new_thread(self.put, (envelope,))
+            return
         with self._lock:
             state = self._state
             closed = state is MailboxState.CLOSED
@@ -298,6 +298,19 @@ class Mailbox:
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────
 
+    def _is_interrupted(self) -> bool:
+        """Return True if a method of this mailbox is interrupted below on this thread. It may hold the lock.
+
+        The garbage collector runs code at the end of a generator or an object, between any two lines, and that code may
+        send something. If the method does not hold the lock, nothing is wrong but for a thread that is not needed.
+        """
+        frame = sys._getframe(1).f_back
+        while frame is not None:
+            if frame.f_code in _HOLDING and frame.f_locals.get("self") is self:
+                return True
+            frame = frame.f_back
+        return False
+
     def _turn(self, ticket: int, batch: int) -> bool:
         owner = self._begin_turn(ticket)
         if owner is None:
@@ -396,3 +409,10 @@ class Mailbox:
             self._on_undelivered(envelope)
         except Exception:  # noqa: BLE001  # the sender has nothing to do with it
             logger.opt(exception=True).error("on_undelivered raised")
+
+
+_HOLDING: Final = frozenset(
+    method.__code__
+    for method in vars(Mailbox).values()
+    if isinstance(method, FunctionType) and "_lock" in method.__code__.co_names
+)
