@@ -268,6 +268,8 @@ def _check_host(host: str) -> None:
 
 def _is_host(text: str) -> bool:
     if ":" in text:
+        if any(one in "*?" for one in text):
+            return all(one in "0123456789abcdefABCDEF:.*?" for one in text)
         with contextlib.suppress(ValueError):
             return bool(ipaddress.IPv6Address(text))
         return False

@@ -502,10 +502,20 @@ def test_l6_a_call_that_the_provider_executes_is_given_back_with_its_result_or_n
     assert assistant(whole) == [text, thinking(1), SEARCH, FOUND]
     paused = searching(SEARCH, stop="pause_turn")
     assert assistant(paused) == [text, thinking(1), SEARCH], "the provider goes on with it"
+    for thinks in (True, False, None):
+        said = render_anthropic(paused.thread.messages(), provider="anthropic", thinking=thinks)
+        assert [message["role"] for message in said] == ["user", "assistant"]
     paused.add("answer.begun", answer="a2", provider="anthropic")
     paused.add("block", answer="a2", data=FOUND)
     paused.add("text", answer="a2", text="There.")
     assert assistant(paused) == [text, thinking(1), SEARCH, FOUND, {"type": "text", "text": "There."}]
+    both = searching(SEARCH)
+    both.call("c1", "a1", provider_id="toolu_1")
+    both.add("answer.ended", answer="a1", stop="tool_use")
+    both.ended("c1")
+    assert SEARCH in assistant(both), "the provider executes it when it has the other result"
+    both.message("m2", run_id="r2")
+    assert SEARCH not in assistant(both)
     stopped = searching(SEARCH, stop="pause_turn")
     stopped.message("m2", run_id="r2")
     assert assistant(stopped) == [text]

@@ -325,9 +325,9 @@ def test_walkers_that_outrun_a_look_at_proc_are_heard(tmp_path: Path) -> None:
             assert census.beats(seen)
         finally:
             process.kill()
-            # Whoever kills by looking at /proc comes too late for them: they end because their file is removed. On a
-            # busy machine they may be heard in a later look only.
-            until(lambda: census.end_all(token, [seen]) >= 0 and not seen.exists(), "they are heard")
+            # Whoever kills by looking at /proc may come too late for them: then they end because their file is removed,
+            # if they are heard. On a busy machine that may take some looks.
+            until(lambda: census.end_all(token, [seen]) == 0 and not census.beats(seen), "nobody is left")
     until(lambda: census.marked(token) == [], "the end of the walkers")
 
 

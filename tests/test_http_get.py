@@ -225,6 +225,13 @@ def test_an_international_name_is_the_same_in_both_forms(tmp_path: Path, host: s
         get._checked("http://bucher.test/")
 
 
+def test_a_pattern_of_addresses_is_taken(tmp_path: Path) -> None:
+    Config(state_dir=tmp_path, http_hosts=["2001:db8::*"])
+    assert HttpGet(["2001:db8::*"])._checked("http://[2001:db8::7]:81/").host == "2001:db8::7"
+    with pytest.raises(Invalid, match="international name"):
+        HttpGet(["?\u00fccher.example"])
+
+
 def test_an_international_name_that_is_none_is_refused_wherever_it_is(kit: Kit) -> None:
     with pytest.raises(Invalid, match="international name"):
         HttpGet(["exa\u00admple.org"])

@@ -461,6 +461,8 @@ def test_a_session_is_deleted_with_what_runs_in_it_and_its_name_begins_anew(api:
     assert contents[0] == "again"
     assert get(client, "/v1/sessions/other")["state"] == "running"
     assert code(client.delete("/v1/sessions/none")) == "not_found"
+    assert code(client.get("/v1/sessions/none")) == "not_found"
+    assert code(client.post("/v1/sessions/none/stop", json={"reason": "x"})) == "not_found"
     assert "none" not in [one["session"] for one in get(client, "/v1/sessions")["sessions"]]
 
 

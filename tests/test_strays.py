@@ -41,7 +41,7 @@ from supervisor.http.health import diagnose
 from supervisor.live_tree import living
 from supervisor.store.reader import SqliteReader
 from supervisor.strays import attribution
-from supervisor.strays.children import LOOKS_MAX, STARTS_MAX, UNKNOWN
+from supervisor.strays.children import LOOKS_MAX, STARTS_MAX, UNKNOWN, _is_of
 from supervisor.strays.reports import ENDED_MAX, OTHERS, STRAYS_MAX
 from supervisor.strays.run_end import LEFT_OUT, NAMED_BY_ANOTHER, ORPHANS, SERVED
 from supervisor.strays.strays import Strays
@@ -379,6 +379,22 @@ def test_l3_an_orphan_that_falls_to_a_thread_which_starts_processes_of_the_progr
         until(filed, "the receipt")
         assert not receipt_of(supervisor, run_id).complete
         assert alive(mark)
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "own"),
+    [
+        (["sleep", "3"], ["sleep", "3"], True),
+        (["/bin/sh", "/opt/tool.sh", "x"], ["/opt/tool.sh", "x"], True),
+        (["node", "/usr/bin/npm", "i"], ["npm", "i"], True),
+        (["sleep", "3"], ["/bin/sh", "-c", "exec sleep 3"], True),
+        (["sleep", "3"], ["sleep", "4"], False),
+        (["sleep", "3"], ["/bin/sh", "-c", "true"], False),
+        ([], ["true"], False),
+    ],
+)
+def test_a_child_is_the_programs_own_if_its_command_line_may_be(line: list[str], command: list[str], own: bool) -> None:
+    assert _is_of(line, command) is own
 
 
 def test_l5_a_run_whose_orphan_the_receipt_of_another_run_names_is_not_said_to_be_over(

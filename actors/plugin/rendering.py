@@ -346,7 +346,7 @@ def render_anthropic(
         thinking = _begins_a_run(messages)
     while thinking and _tell_calls_without_thinking(rendered):
         pass
-    if thinking and rendered and rendered[-1]["role"] == "assistant":
+    if thinking and rendered and rendered[-1]["role"] == "assistant" and not _is_paused(messages):
         blocks("user").append({"type": "text", "text": GO_ON})
     if rendered and rendered[-1]["role"] == "assistant":
         last = rendered[-1]["content"][-1]
@@ -490,22 +490,39 @@ def _server_id(part: _Part) -> str | None:
 
 
 def _settled(messages: Sequence[Message], provider: str | None) -> set[str | None]:
-    """Return the ids of such calls that have their result, and None for anything else.
+    """Return the ids of such calls that have their result or will have it, and None for anything else.
 
-    The provider refuses one without the other. If the last answer paused for a call, the provider goes on with it.
+    The provider refuses one without the other. But it executes those of the last answer when it is asked to go on with
+    that: if the answer paused for them, or has calls of other tools too, and nothing but their results came since.
     """
-    shown = [message for message in messages if message.status != "retracted"]
     calls: set[str | None] = set()
     results: set[str | None] = {None}
-    for message in shown:
-        paused = message is shown[-1] and message.answer is not None and message.answer.stop == "pause_turn"
+    goes_on = _goes_on_with(messages)
+    for message in messages:
+        if message.status == "retracted":
+            continue
         for part in message.parts:
             if part.type == "block" and part.provider == provider:
                 is_result = "tool_use_id" in part.data
                 (results if is_result else calls).add(_server_id(part.data))
-                if paused and not is_result:
+                if message is goes_on and not is_result:
                     results.add(_server_id(part.data))
     return {None} | (calls & results)
+
+
+def _goes_on_with(messages: Sequence[Message]) -> Message | None:
+    """Return the answer that the next request goes on with, so that the provider executes its own calls in it."""
+    for message in reversed(messages):
+        if message.status == "retracted" or message.role == "tool":
+            continue
+        open_ended = message.answer is not None and message.answer.stop in ("pause_turn", "tool_use")
+        return message if message.role == "assistant" and open_ended else None
+    return None
+
+
+def _is_paused(messages: Sequence[Message]) -> bool:
+    last = _goes_on_with(messages)
+    return last is not None and last.answer is not None and last.answer.stop == "pause_turn"
 
 
 def _without_lone_reasoning(parts: list[_Part]) -> list[_Part]:

@@ -75,17 +75,17 @@ class ApiService:
         """Return the handle of the session that a path segment names. Raises Invalid if the name is invalid."""
         return self.supervisor.session(decoded(segment))
 
-    async def known(self, segment: str) -> SessionHandle:
+    async def known(self, segment: str, *, deleted_too: bool = False) -> SessionHandle:
         """Return the handle of a session that exists. A request to one that does not exist would create it.
 
         Raises:
-            NotFound: it was deleted, or the store has no such session and it has no actor.
+            NotFound: it was deleted (unless `deleted_too`), or the store has no such session and it has no actor.
             Invalid: the name is invalid.
             StoreUnavailable: the store cannot be read.
         """
         session = self.handle(segment)
         row = await self.read(self.supervisor.store.session, session.session)
-        if (row is None and session.ref is None) or (row is not None and row.deleted):
+        if (row is None and session.ref is None) or (row is not None and row.deleted and not deleted_too):
             raise _unknown(session.session)
         return session
 

@@ -83,8 +83,8 @@ async def delete_session(
 ) -> Deleted:
     """Delete a session. The answer comes when its rows are gone; a reused name starts a new session."""
     body = DeleteBody() if data is None else await exact(request, data)
-    # A session that is not there refuses it, and is not created by it; a deleted one repeats its answer.
-    handle = service.handle(session)
+    # A deleted one repeats its answer.
+    handle = await service.known(session, deleted_too=True)
     deleted = await service.ask(handle.aio, Delete(**_given(body), requested_by=who(request)))
     assert isinstance(deleted, Deleted)
     return deleted

@@ -201,7 +201,7 @@ class Children:
             seen = procfs.stat(pid)
             if seen is None or seen.dead or seen.start_ticks != ticks:
                 del self._taken[pid]
-            elif ticks >= run.begun and procfs.command_line(pid) != command:
+            elif ticks >= run.begun and not _is_of(procfs.command_line(pid), command):
                 return True
         return False
 
@@ -282,6 +282,19 @@ def _is_contained(pid: int) -> bool:
     mark = f"{MARKER}="
     marks = {word for word in procfs.environment(pid) if word.startswith(mark)}
     return bool(marks - {mark + os.environ.get(MARKER, "")})
+
+
+def _is_of(line: list[str], command: list[str]) -> bool:
+    """True if a command line may be that of a process which was started by this command.
+
+    The kernel puts the interpreter of a script in front, and a shell may become the command that it was given.
+    """
+    if line == command or not line or not command:
+        return line == command
+    before = len(line) - len(command)
+    if before >= 0 and line[before + 1 :] == command[1:]:
+        return os.path.basename(line[before]) == os.path.basename(command[0])
+    return command[1:2] == ["-c"] and os.path.basename(line[0]) in command[2]
 
 
 def _children(tid: int) -> list[int]:

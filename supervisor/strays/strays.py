@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 from loguru import logger
@@ -241,7 +242,11 @@ class Strays:
     def starts_outside(self, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process of the program's own; see `Host`."""
         if os.getpid() == self._pid and not self._watcher.closed:
-            self._begin(None, "", attribution.executed(event, args))
+            command = None
+            # Words that are none: the start fails too.
+            with suppress(TypeError):
+                command = attribution.executed(event, args)
+            self._begin(None, "", command)
 
     def _begin(self, starter: Starter | None, name: str, command: list[str] | None, *, forks: bool = False) -> None:
         with self._lock:

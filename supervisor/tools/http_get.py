@@ -106,6 +106,8 @@ def _in_ascii(label: str) -> str:
     import httpx
 
     try:
+        if any(one in "*?[]#" for one in label):
+            raise UnicodeError("a wildcard beside a letter that is not ASCII")
         return httpx.URL(f"http://{label}").raw_host.decode("ascii")
     except (httpx.InvalidURL, UnicodeError) as error:
         raise Invalid(

@@ -74,7 +74,7 @@ newest: Final = click.option(
     "--last",
     metavar="N",
     type=count,
-    help="Show only the newest N; 0 shows all. Default: on a terminal 50, otherwise all.",
+    help="Show only the newest N; 0 shows all (of runs, the newest 1,000). Default: on a terminal 50, otherwise all.",
 )
 
 configuration: Final = together(

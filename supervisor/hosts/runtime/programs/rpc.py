@@ -16,12 +16,16 @@ METHOD_NOT_FOUND = -32601
 RESOURCE_NOT_FOUND = -32002
 """The code that ACP has for it."""
 GONE = re.compile(
-    r"""(session|thread|conversation)[\s\w:"'`-]{0,80}(not found|(does not|doesn't) exist)"""
-    r"""|(no|unknown|invalid)( \w+)? (sessions?|rollout|thread)(?=[:"']| found| id|$)"""
+    r"""(sessions?|thread|conversation|rollout)[\s\w:."'`/\\-]{0,80}(not found|no such file|(does not|doesn't) exist)"""
+    r"""|(session|thread|conversation)_not_found"""
+    r"""|(no|unknown|invalid|find|locate)( \w+)? (session(_?id)?s?|rollout|thread|conversation)"""
+    r"""(?=[:"'`]| found| id| with| \w+$|$)"""
     # Of a session that is gone OpenCode says no more.
     r"""|OpenCode service failure.*'service': 'session'""",
     re.IGNORECASE | re.DOTALL,
 )
+NOT_GONE = re.compile(r"authenticat|credential|api[ _-]?key|token", re.IGNORECASE)
+"""What is said of an error that the user can mend: the session is kept."""
 """How programs say that they have no such session; most have no code for it."""
 
 Handle = Callable[[dict[str, Any]], Awaitable[None]]
@@ -38,7 +42,8 @@ class RpcError(CountermandError):
         said = f"{error.get('message')}" + (f" ({data})" if data else "")
         super().__init__(f"{program} refused {method}: {said}", code="program_refused")
         self.number = error.get("code")
-        self.gone = self.number in (METHOD_NOT_FOUND, RESOURCE_NOT_FOUND) or GONE.search(said) is not None
+        says_gone = GONE.search(said) is not None and NOT_GONE.search(said) is None
+        self.gone = self.number in (METHOD_NOT_FOUND, RESOURCE_NOT_FOUND) or says_gone
         """Whether the session that it was to resume is gone for good: any other error may pass."""
 
 
