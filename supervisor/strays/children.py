@@ -294,7 +294,8 @@ def _is_of(line: list[str], command: list[str]) -> bool:
     before = len(line) - len(command)
     if before >= 0 and line[before + 1 :] == command[1:]:
         return os.path.basename(line[before]) == os.path.basename(command[0])
-    return command[1:2] == ["-c"] and os.path.basename(line[0]) in command[2]
+    shell = os.path.basename(command[0]).endswith("sh") and command[1:2] == ["-c"]
+    return shell and os.path.basename(line[0]) in command[2]
 
 
 def _children(tid: int) -> list[int]:

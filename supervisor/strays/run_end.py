@@ -55,11 +55,12 @@ class RunEnd:
             return
         if run.forks and not inherits_orphans():
             self.doubt(run, UNSEEN)
-        if run.forks and self._children.may_be_an_orphan(run):
-            self.doubt(run, TAKEN)
         if run.forks and self._children.may_have_left(run):
             self.doubt(run, NAMED_BY_ANOTHER)
         left_out = self._children.report_unknown(run)
+        # After that: it looks for the processes of all starts.
+        if run.forks and self._children.may_be_an_orphan(run):
+            self.doubt(run, TAKEN)
         if left_out:
             self.doubt(run, LEFT_OUT.format(left_out))
 
