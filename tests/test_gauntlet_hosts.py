@@ -87,8 +87,9 @@ def test_a_host_that_is_only_said_to_be_gone_is_found_and_ended(
     monkeypatch.setattr(supervisor, "ProcessTrees", Lying)
     totals = run(choose("setsid-twice"), [trigger], runs=1, by="host", names=names)
     (line,) = totals.document()["cases"]
-    # The host itself, and what it has started.
-    assert line["survivors"] == BY_NAME["setsid-twice"].ready - 3 + 1
+    # The host itself, and what it has started; three of these exit by themselves, and may not have done so yet.
+    ready = BY_NAME["setsid-twice"].ready
+    assert ready - 3 + 1 <= line["survivors"] <= ready + 1
     assert line["receipts_wrong"] == 1
     assert census.marked(names.prefix) == []
 
