@@ -633,6 +633,11 @@ def test_l14_of_threads_that_are_gone_no_start_is_kept_and_no_process_is_looked_
         # A thread that was joined is there for a moment more.
         tasks = {str(thread.native_id) for thread in threads}
         until(lambda: tasks.isdisjoint(os.listdir("/proc/self/task")), "the end of the threads")
+        # So many more, one after the other, that all are looked for again.
+        for _ in range(STARTS_MAX):
+            thread = threading.Thread(target=contextvars.copy_context().run, args=(fails,))
+            thread.start()
+            thread.join()
         fails()
         done.set()
         await turn.cancel_token.wait()
