@@ -269,7 +269,8 @@ def _check_host(host: str) -> None:
 def _is_host(text: str) -> bool:
     if ":" in text:
         if any(one in "*?" for one in text):
-            return all(one in "0123456789abcdefABCDEF:.*?" for one in text)
+            # Two colons at least: one stands before a port.
+            return text.count(":") > 1 and all(one in "0123456789abcdefABCDEF:.*?" for one in text)
         with contextlib.suppress(ValueError):
             return bool(ipaddress.IPv6Address(text))
         return False

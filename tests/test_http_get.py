@@ -227,6 +227,8 @@ def test_an_international_name_is_the_same_in_both_forms(tmp_path: Path, host: s
 
 def test_a_pattern_of_addresses_is_taken(tmp_path: Path) -> None:
     Config(state_dir=tmp_path, http_hosts=["2001:db8::*"])
+    with pytest.raises(Invalid, match="an entry that is no host"):
+        Config(state_dir=tmp_path, http_hosts=["*:8080"])
     assert HttpGet(["2001:db8::*"])._checked("http://[2001:db8::7]:81/").host == "2001:db8::7"
     with pytest.raises(Invalid, match="international name"):
         HttpGet(["?\u00fccher.example"])

@@ -25,6 +25,9 @@ Races, and why each is closed:
   an idle mailbox.
 - *put against close*: either the message is in a lane when the lane is drained, or the put sees *closed* and
   answers by itself. No ask is lost in between.
+- *put inside of another method, on one thread*: the garbage collector may run code between any two lines, also under
+  the lock, and that code may send something. If the lock is taken and a method of this mailbox is below on the stack,
+  another thread puts the message.
 - *an entry is submitted after the lock is released*. That is necessary: a closed dispatcher answers by running code
   of the actor, which must not happen under the lock. Another thread may promote the mailbox, run it and make it idle
   before the first entry is in its queue; the ticket makes that entry stale like any other.
@@ -299,10 +302,9 @@ class Mailbox:
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────
 
     def _is_interrupted(self) -> bool:
-        """Return True if a method of this mailbox is interrupted below on this thread. It may hold the lock.
+        """Return True if a method of this mailbox is interrupted below on this thread: it may hold the lock.
 
-        The garbage collector runs code at the end of a generator or an object, between any two lines, and that code may
-        send something. If the method does not hold the lock, nothing is wrong but for a thread that is not needed.
+        If it does not, nothing is wrong but for a thread that is not needed.
         """
         frame = sys._getframe(1).f_back
         while frame is not None:

@@ -19,7 +19,8 @@ is given in the form that the provider takes for it. In place of any other file,
 text that names it. So it is with all files of an assistant, which no provider takes back.
 
 A host has messages of its own, with the same attributes, and this file is loaded there too. So it needs nothing but the
-standard library, runs from Python 3.9 on, and looks at no class of messages and parts.
+standard library, runs from Python 3.9 on, and looks at no class of messages and parts. It has over 600 lines, and is
+whole: a host loads it alone, and the three formats share its reading of a thread.
 """
 
 from __future__ import annotations

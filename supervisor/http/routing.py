@@ -64,6 +64,7 @@ Seq = Annotated[
     int, QueryParameter(ge=0, le=SEQ_MAX, description="The seq of the last event that you have; 0 for all.")
 ]
 Limit = Annotated[int, QueryParameter(ge=1, le=1_000, description="Limit on the entries; an answer may have fewer.")]
+Offset = Annotated[int, QueryParameter(ge=0, le=2**31, description="The index of the first message to return.")]
 WaitS = Annotated[float, QueryParameter(ge=0, le=86_400, description="Seconds to wait; bounded by the daemon.")]
 
 

@@ -153,6 +153,7 @@ class ApiService:
         names = await self._busy_sessions()
         answers = dict(zip(names, await asyncio.gather(*(stop_one(name) for name in names)), strict=True))
         if body.id is not None:
+            # If the store fails, what runs was stopped: a repeat then lacks the answers of sessions that rest.
             with contextlib.suppress(CountermandError):
                 known = await soon(self.read(self.supervisor.store.answering, body.id))
                 again = [name for name in known if answers.get(name) is None]

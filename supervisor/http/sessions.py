@@ -29,7 +29,7 @@ from actors.requests import (
     Withdrawn,
     traceparent_of,
 )
-from supervisor.http.routing import READ, WRITE, Limit, SessionName, TheService, exact, refusals, who
+from supervisor.http.routing import READ, WRITE, Limit, Offset, SessionName, TheService, exact, refusals, who
 from supervisor.http.service import ApiService, decoded, within
 from supervisor.wire import (
     AllStopped,
@@ -181,7 +181,7 @@ async def answer_call(
 async def session_thread(
     service: TheService,
     session: SessionName,
-    offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The index of the first message to return.")] = 0,
+    offset: Offset = 0,
     limit: Limit = 1_000,
 ) -> ThreadPage:
     """Show the thread as the next model call would see it, and the retracted messages."""
@@ -223,7 +223,7 @@ async def session_attachment(
 async def session_waiting(
     service: TheService,
     session: SessionName,
-    offset: Annotated[int, QueryParameter(ge=0, le=2**31, description="The index of the first message to return.")] = 0,
+    offset: Offset = 0,
     limit: Limit = 1_000,
 ) -> WaitingPage:
     """Show the waiting messages, in order."""

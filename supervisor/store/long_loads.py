@@ -24,6 +24,8 @@ LOADS_AT_ONCE: Final = 2
 class LongLoads:
     """Loads of long sessions, on threads that start with this object. They are daemons: a disk may hang.
 
+    As many may wait as there are sessions that are being restored.
+
     Args:
         read: reads a session; on a thread of this object.
         loaded, failed: called with the end of each load, on that thread.

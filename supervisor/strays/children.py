@@ -35,7 +35,7 @@ UNKNOWN: Final = "process of unknown origin"
 class _Start:
     """A process that a thread is about to start, or whose pid is not known yet. No starter: the program's own.
 
-    `command`: its command line; None: that of this process.
+    `command`: the command line of the program's own; None: that of this process.
     """
 
     __slots__ = ("before", "cleans_up", "command", "looks", "name", "next_s", "starter", "ticks", "tid")
@@ -90,7 +90,7 @@ class Children:
 
     # ── Starts ────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, starter: Starter | None, name: str, command: list[str] | None, *, forks: bool) -> None:
+    def begin(self, starter: Starter | None, name: str, *, command: list[str] | None, forks: bool) -> None:
         """Record that the calling thread is about to start a process; `forks`: which may start others."""
         tid = threading.get_native_id()
         self.settle(tid)

@@ -235,9 +235,7 @@ class Strays:
         elif not self._watcher.closed:
             # A launcher starts nothing itself: its command has a warden.
             forks = not (event in attribution.EXECUTES and is_launcher(args[0]))
-            command = attribution.executed(event, args)
-            name = offspring.named(attribution.command(event, args))
-            self._begin(starter, name, command, forks=forks)
+            self._begin(starter, offspring.named(attribution.command(event, args)), forks=forks)
 
     def starts_outside(self, event: str, args: Sequence[Any]) -> None:
         """The calling thread is about to start a process of the program's own; see `Host`."""
@@ -246,9 +244,11 @@ class Strays:
             # Words that are none: the start fails too.
             with suppress(TypeError):
                 command = attribution.executed(event, args)
-            self._begin(None, "", command)
+            self._begin(None, "", command=command)
 
-    def _begin(self, starter: Starter | None, name: str, command: list[str] | None, *, forks: bool = False) -> None:
+    def _begin(
+        self, starter: Starter | None, name: str, *, command: list[str] | None = None, forks: bool = False
+    ) -> None:
         with self._lock:
-            self._children.begin(starter, name, command, forks=forks)
+            self._children.begin(starter, name, command=command, forks=forks)
         self._watcher.rouse()

@@ -57,7 +57,9 @@ either_session: Final = together(
     session_option,
 )
 run_argument: Final = click.argument(
-    "run", help="The id of a run or of its receipt, or a prefix of one.", shell_complete=completions.runs
+    "run",
+    help="The id of a run or of its receipt, or a prefix of one; `countermand runs` lists them.",
+    shell_complete=completions.runs,
 )
 identity: Final = click.option(
     "--id", "identity", metavar="ID", help="The request's id. Requests with the same id have one effect."

@@ -24,9 +24,9 @@ GONE = re.compile(
     r"""|OpenCode service failure.*'service': 'session'""",
     re.IGNORECASE | re.DOTALL,
 )
-NOT_GONE = re.compile(r"authenticat|credential|api[ _-]?key|token", re.IGNORECASE)
-"""What is said of an error that the user can mend: the session is kept."""
 """How programs say that they have no such session; most have no code for it."""
+NOT_GONE = re.compile(r"authenticat|credential|api[ _-]?key", re.IGNORECASE)
+"""What is said of an error that the user can mend: the session is kept."""
 
 Handle = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes a message of the program that is no answer."""
