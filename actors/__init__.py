@@ -22,6 +22,7 @@ The map, from the outside in. Rooms import downward only, and each has a map of 
     usage.py     what a run has used, and how much of it a run may use
     model.py parts.py questions.py   the nouns; the parts of messages; what calls ask a person
     run_status.py errors.py   the status of a run, and how it may change; the errors
+    decoding.py  decodes what has a type, on any thread
 """
 
 from actors.attachments import File

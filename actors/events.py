@@ -18,12 +18,14 @@ The file is long and stays whole: it is one table, and each struct is a row of i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct, field
 
+from actors.decoding import convert, decoder
 from actors.errors import CountermandError
 from actors.model import (
     Effect,
@@ -666,7 +668,7 @@ def data_of(event: Event) -> EventData:
     if kind is ProgressData:
         return ProgressData(shown=event.data)
     try:
-        return msgspec.convert(event.data, kind)
+        return convert(event.data, kind)
     except (msgspec.MsgspecError, CountermandError) as error:
         # Some nouns check their own values, as a Provenance does, and refuse them with an error of this package.
         return UnreadableData(kind=event.kind, error=str(error))
@@ -674,17 +676,17 @@ def data_of(event: Event) -> EventData:
 
 def decoded(kind: str, data: bytes) -> EventData:
     """Return the data of an event, from its JSON, as the struct of its kind. Never raises: see `UnreadableData`."""
-    decoder = _DECODERS.get(kind)
+    decode = _DECODERS.get(kind)
     try:
-        if decoder is not None:
-            return decoder.decode(data)
-        return data_of(Event(0, "", 0, None, kind, msgspec.json.decode(data, type=dict[str, Any]), 0.0))
+        if decode is not None:
+            return decode(data)
+        return data_of(Event(0, "", 0, None, kind, decoder(dict[str, Any])(data), 0.0))
     except (msgspec.MsgspecError, CountermandError, UnicodeDecodeError, TypeError) as error:
         return UnreadableData(kind=kind, error=str(error))
 
 
-_DECODERS: Final[dict[str, msgspec.json.Decoder[EventData]]] = {
-    kind: msgspec.json.Decoder(struct) for kind, struct in DATA.items() if struct is not ProgressData
+_DECODERS: Final[dict[str, Callable[[bytes], EventData]]] = {
+    kind: decoder(struct) for kind, struct in DATA.items() if struct is not ProgressData
 }
 
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from actors.decoding import decoder
 from actors.model import Json
 
 DEPTH_MAX: Final = 100
@@ -60,7 +61,7 @@ def storable_json(value: Json) -> Json:
     """Return `value` converted to JSON: texts made storable, other objects shown as text. Never raises."""
     try:
         data = msgspec.json.encode(value)
-        made: Json = msgspec.json.decode(data)
+        made: Json = decoder(Any)(data)
     except Exception:  # noqa: BLE001 - it is a foreign object, and may raise anything
         return _as_json(value, ())
     # A value that is nested as deeply as the stack allows here could not be decoded again from a deeper stack.

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, Self, TypeVar
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from actors.attachments import FILE_NAME_MAX_CHARS, MEDIA_TYPE_MAX_CHARS, File
+from actors.decoding import learn
 from actors.ids import ID_MAX_CHARS
 from actors.model import Event, Message, Mode, Policy, Receipt, RunInfo, Scope, ServicePhase, StopOutcome, Waiting
 from actors.parts import GivenPart, MediaPart
@@ -470,3 +471,18 @@ class WaitingPage(Struct, frozen=True):
     messages: list[WaitingMessage]
     parked: bool
     more: bool
+
+
+# Litestar decodes them by itself, on the thread of each service.
+for _body in (
+    MessageBody,
+    StopBody,
+    StopAllBody,
+    KillBody,
+    DeleteBody,
+    ResumeBody,
+    WithdrawBody,
+    AnswerBody,
+    ReloadBody,
+):
+    learn(_body)

@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from actors import errors as inside_errors
+from actors.decoding import convert
 from actors.events import AnswerBegunData, AnswerEndedData, BlockData, TextData
 from actors.gate.credit import Credit
 from actors.gate.pending import settle
@@ -95,7 +96,7 @@ class Inside:
 
     def cancel(self) -> None:
         """End the run."""
-        self._token.cancel(msgspec.convert(STOPPED, Provenance))
+        self._token.cancel(convert(STOPPED, Provenance))
 
     def open_answers(self) -> int:
         """How many answers count as open."""

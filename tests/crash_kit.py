@@ -33,6 +33,7 @@ from typing import IO, Any
 import msgspec
 
 from actors import AsyncTurn, Message, RunInfo, SessionStatus, render_anthropic, render_openai
+from actors.decoding import decoder
 from actors.model import Event, Json, Receipt, Row, Waiting
 from actors.requests import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from actors.run_status import TERMINAL, RunStatus
@@ -155,13 +156,13 @@ def pack(value: OutsideRequest | Reply) -> str:
 
 def unpack_request(text: str) -> OutsideRequest:
     """A request from its text."""
-    request: OutsideRequest = msgspec.json.decode(text, type=OutsideRequest)
+    request: OutsideRequest = decoder(OutsideRequest)(text)
     return request
 
 
 def unpack_answer(text: str) -> Reply:
     """An answer from its text."""
-    answer: Reply = msgspec.json.decode(text, type=Reply)
+    answer: Reply = decoder(Reply)(text)
     return answer
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from typing import Any
 
-import msgspec
-
+from actors.decoding import decoder
 from supervisor import Agent, Config, Supervisor
 from tests.ends_kit import IDLE, Moment, begin, ended
 from tests.kit import GRACE_S, KILL_S
@@ -22,11 +22,11 @@ from tests.kit import GRACE_S, KILL_S
 
 def main() -> None:
     state_dir, options, runs = sys.argv[1:]
-    agents = {"test": Agent(**msgspec.json.decode(options))}
+    agents = {"test": Agent(**decoder(dict[str, Any])(options))}
     supervisor = Supervisor.start(
         Config(state_dir=state_dir, agents=agents, agent="test", grace_s=GRACE_S, kill_s=KILL_S)
     )
-    told = msgspec.json.decode(runs, type=list[tuple[list[str], Moment]])
+    told = decoder(list[tuple[list[str], Moment]])(runs)
     run_ids = [begin(supervisor.session(f"s{number}"), messages) for number, (messages, _) in enumerate(told)]
     for number, (_, moment) in enumerate(told):
         if moment.step == IDLE:

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from actors import AsyncTurn, NewMessage, Receipt, Stop
+from actors.decoding import decoder
 from actors.model import Policy
 from supervisor import Config, SessionHandle, Supervisor
 from supervisor.containment.guard import procfs
@@ -135,7 +136,7 @@ def main() -> None:
     with open(out, "wb") as file:
         file.writelines(
             msgspec.json.encode(end(supervisor, inside, number, told)) + b"\n"
-            for number, told in enumerate(msgspec.json.decode(ends, type=Ends))
+            for number, told in enumerate(decoder(Ends)(ends))
         )
     # Threads and a blocked loop may go on for good.
     while there := [pid for pid in procfs.descendants() if (seen := procfs.stat(pid)) is not None and not seen.dead]:

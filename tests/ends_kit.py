@@ -26,6 +26,7 @@ import msgspec
 import pytest
 
 from actors import Receipt
+from actors.decoding import decoder
 from actors.messages import RunDeadline
 from actors.model import How, PartKind, Policy, RunInfo
 from supervisor import Agent, SessionHandle
@@ -452,7 +453,7 @@ def end_inside(
         argv = [python, "-m", "tests.ends_inside", str(state_dir), kit.mark, spelled, str(out)]
         argv.append(msgspec.json.encode(some).decode())
         subprocess.run(argv, cwd=TESTS.parent, env={**os.environ, **env}, check=True, timeout=INSIDE_S)
-        found = [msgspec.json.decode(line, type=Left) for line in out.read_bytes().splitlines()]
+        found = [decoder(Left)(line) for line in out.read_bytes().splitlines()]
         assert len(found) == len(some)
         for left in found:
             check_nothing_is_unsaid(left)

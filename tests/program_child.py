@@ -10,9 +10,9 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
-import msgspec
-
+from actors.decoding import decoder
 from supervisor import Agent
 from tests.kit import Kit, say, until
 from tests.program_kit import MOMENTS, done
@@ -20,7 +20,7 @@ from tests.program_kit import MOMENTS, done
 
 def main() -> None:
     state_dir, options, moment, *before, last = sys.argv[1:]
-    session = Kit(Path(state_dir)).start(Agent(**msgspec.json.decode(options))).session("s1")
+    session = Kit(Path(state_dir)).start(Agent(**decoder(dict[str, Any])(options))).session("s1")
     for message in before:
         done(session, message)
     run_id = say(session, last)

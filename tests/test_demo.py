@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.decoding import convert
 from actors.model import Receipt, RunInfo
 from supervisor.console.commands import demo
 from supervisor.console.commands.demo import AGAIN, ASK, BUILD, TEST
@@ -40,7 +41,7 @@ def test_what_it_shows_is_in_the_store_and_nothing_is_left(tmp_path: Path) -> No
         assert {step["what"]: runs[step["run_id"]].status for step in story["steps"]} == STEPS
         for step in story["steps"]:
             receipt = reader.receipt(session, step["run_id"])
-            assert receipt == msgspec.convert(step["receipt"], Receipt)
+            assert receipt == convert(step["receipt"], Receipt)
             assert receipt is not None
             assert (receipt.complete, step["left"]) == (True, 0)
             assert all(took >= 0 for took in step["seconds"].values())
@@ -56,7 +57,7 @@ def test_what_it_shows_is_in_the_store_and_nothing_is_left(tmp_path: Path) -> No
     for who in ("a new message took over", "the user stopped it (user.demo: enough)", "the supervisor was restarted"):
         assert f"\n- The run before this was interrupted: {who}" in told
     # The jobs ignore SIGTERM: it took a SIGKILL.
-    first: Receipt = msgspec.convert(story["steps"][0]["receipt"], Receipt)
+    first: Receipt = convert(story["steps"][0]["receipt"], Receipt)
     jobs = [row for call in first.rows if call.name == "shell" for row in call.rows]
     assert len(jobs) == 3
     assert {sent.signal for row in jobs for sent in row.signals} >= {"SIGTERM", "SIGKILL"}

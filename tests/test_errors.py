@@ -12,6 +12,7 @@ import pytest
 
 import supervisor.console.client.api as console_api
 import supervisor.daemon.settings  # noqa: F401  # it has a kind of its own
+from actors.decoding import decoder
 from actors.errors import CountermandError, Invalid, RunActive, StoreUnavailable, TooLarge, error_from_json
 from actors.messages import ToolResult
 from actors.model import Outcome
@@ -99,5 +100,5 @@ def test_a_refusal_earns_its_exit_code_wherever_it_comes_from(code: str, exit_co
 def test_the_refusal_of_one_session_to_a_stop_of_all_is_encoded_without_loss() -> None:
     refused = Refusal("no_answer", "the message", "a", "b", "c", "run_1")
     sent = msgspec.json.encode(AllStopped(stopped=[], failed=[NotStopped("s1", refused)]))
-    again = msgspec.json.encode(msgspec.json.decode(sent, type=AllStopped))
+    again = msgspec.json.encode(decoder(AllStopped)(sent))
     assert json.loads(again) == json.loads(sent)

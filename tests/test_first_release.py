@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from actors.decoding import convert
 from actors.events import UnreadableData, as_data, data_of
 from actors.model import Event
 from actors.plugin.rendering import render_anthropic, render_openai
@@ -91,7 +92,7 @@ def test_models_are_given_the_same_of_its_logs_to_the_byte(expected: Any, state:
     rendered = json.loads((DATA / "first_release_rendered.json").read_bytes())[f"{state} {name}"]
     thread = Thread()
     for event in expected[state][name]["events"]:
-        thread.apply(msgspec.convert(event, Event))
+        thread.apply(convert(event, Event))
     messages = thread.messages()
     assert all(not message.parts and message.answer is None for message in messages)
     for provider in (None, "openai", "anthropic"):

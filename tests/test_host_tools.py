@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from actors.decoding import convert, decoder
 from actors.events import (
     AnswerBegunData,
     AnswerEndedData,
@@ -536,7 +537,7 @@ def test_the_users_tools_are_offered_called_by_name_and_gated(
         }
         content = host.answered(execute(host, call))["result"]["content"]
         expected = {"city": "Bern", "unit": "C", "tries": 3, "key": "[secret]", "fence": "s:1:c1", "token": False}
-        assert msgspec.json.decode(content) == {**expected, "thread": kind == "def"}
+        assert decoder(Any)(content) == {**expected, "thread": kind == "def"}
         finished(host, call, content)
         for said in ("A B", "Invalid: the arguments of shout do not fit: words: expected an array, got 'a'"):
             call = host.take("call")
@@ -681,7 +682,7 @@ SAMPLES: list[Any] = [
 def test_arguments_fit_a_type_where_the_daemon_would_accept_them(hint: Any) -> None:
     for value in SAMPLES:
         try:
-            expected = msgspec.convert(value, hint)
+            expected = convert(value, hint)
         except msgspec.ValidationError:
             with pytest.raises((TypeError, ValueError)):
                 converted(hint, value)
@@ -753,5 +754,5 @@ def test_the_thread_of_a_host_is_the_fold_of_what_its_agent_did(actions: list[tu
             data = MessageData(id=f"m{what}", content="x", origin=None)
         if data is not None:
             ours.add(Event(0, "s", 1, "r", data.event_kind, {}, 0.0), data)
-    made = [msgspec.convert(as_json(message), Message) for message in theirs.messages()]
+    made = [convert(as_json(message), Message) for message in theirs.messages()]
     assert made == [msgspec.structs.replace(message, at=None) for message in ours.messages()]

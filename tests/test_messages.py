@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from actors import Answer, Invalid, NewMessage, Resume, Stop, Withdraw
+from actors.decoding import decoder
 from actors.ids import OWN_PREFIXES
 from actors.model import Mode, Policy, Scope, Waiting
 from actors.ports import WaitingRow
@@ -67,11 +68,11 @@ def test_every_request_that_can_be_made_can_be_stored_and_read_again(made: tuple
         request = kind(**fields)
     except Invalid:
         return
-    read: Any = msgspec.json.decode(msgspec.json.encode(request), type=OutsideRequest)
+    read: Any = decoder(OutsideRequest)(msgspec.json.encode(request))
     assert read == request
     if isinstance(request, NewMessage):
         row = WaitingRow("s", request, 1, "run_1", False, 1.0)
-        assert msgspec.json.decode(msgspec.json.encode(row), type=WaitingRow) == row
+        assert decoder(WaitingRow)(msgspec.json.encode(row)) == row
 
 
 @pytest.mark.parametrize(

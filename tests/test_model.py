@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
+from actors.decoding import convert, decoder
 from actors.events import EventKind, RunEndedData, SessionMessageReturnedData, decoded
 from actors.model import Extensible, How, PartKind, Receipt, ReturnReason, Row
 from actors.run_status import RunStatus
@@ -27,31 +30,31 @@ def of_a_later_version(receipt: Receipt) -> bytes:
 @pytest.mark.parametrize("words", SETS)
 def test_each_known_word_is_itself_and_one_that_is_not_known_is_read_as_other(words: type[Extensible]) -> None:
     for member in words:
-        assert msgspec.json.decode(msgspec.json.encode(member), type=words) is member
+        assert decoder(words)(msgspec.json.encode(member)) is member
     other = words.__members__["OTHER"]
     assert other == "other"
-    assert msgspec.json.decode(b'"of a later version"', type=words) is other
-    assert msgspec.convert("of a later version", words) is other
+    assert decoder(words)(b'"of a later version"') is other
+    assert convert("of a later version", words) is other
 
 
 @pytest.mark.parametrize("words", SETS)
 @pytest.mark.parametrize("damaged", [b"7", b"null", b"[]", b"{}", b"true"])
 def test_what_is_no_word_is_no_member(words: type[Extensible], damaged: bytes) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.json.decode(damaged, type=words)
+        decoder(words)(damaged)
     with pytest.raises(ValueError, match="is not a valid"):
-        words(msgspec.json.decode(damaged))
+        words(json.loads(damaged))
 
 
 def test_a_receipt_of_a_later_version_keeps_all_that_is_known_of_it() -> None:
-    found = msgspec.json.decode(of_a_later_version(RECEIPT), type=Receipt)
+    found = decoder(Receipt)(of_a_later_version(RECEIPT))
     (later, command) = found.rows
     assert (later.kind, later.how) == (PartKind.OTHER, How.OTHER)
     assert msgspec.structs.replace(later, kind=LATER.kind, how=LATER.how) == LATER
     assert msgspec.structs.replace(found, rows=RECEIPT.rows) == RECEIPT
     assert command == COMMAND
     assert how_ended(later) == "ended in a way that this version does not know"
-    assert msgspec.json.decode(msgspec.json.encode(found), type=Receipt) == found
+    assert decoder(Receipt)(msgspec.json.encode(found)) == found
 
 
 def test_events_of_a_later_version_are_read_with_the_words_in_them() -> None:

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
 from actors import Answer
+from actors.decoding import convert, decoder
 from actors.errors import Invalid
 from actors.messages import RunDeadline
 from actors.model import Policy
@@ -419,7 +419,7 @@ def test_what_a_program_says_of_its_servers_is_shown_whatever_it_is(
     monkeypatch.setattr(program_servers, "servers", lambda: {"files": {}})
     program_servers.show(failed)
     (frame,) = sent
-    shown = msgspec.convert(msgspec.json.decode(frame)["params"], McpServerNow)
+    shown = convert(decoder(dict[str, Any])(frame)["params"], McpServerNow)
     assert (shown.name, shown.state, shown.why) == ("files", state, why)
 
 

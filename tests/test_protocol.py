@@ -5,11 +5,14 @@ See `protocol_driver`, and for sessions with child runs `protocol_family`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 
 from actors.dead_letters import DeadLetters
+from actors.decoding import decoder
 from actors.errors import QueueFull
 from actors.events import AnswerBegunData, AnswerEndedData, BlockData, Emitted, TextData
 from actors.messages import (
@@ -265,7 +268,7 @@ def test_l5_what_failed_before_a_kept_stop_ends_the_run_whose_start_was_stored_a
     ends = [event.data for event in step.events if event.kind == "run.status" and event.run_id == "run_2"]
     assert [end["provenance"]["source"] for end in ends] == [failure]
     assert not [event for event in step.events if event.kind == "run.started"], "a Stop came: nothing begins anew"
-    (answered,) = (msgspec.json.decode(row.answer) for row in step.requests if row.request_id == "x")
+    (answered,) = (decoder(dict[str, Any])(row.answer) for row in step.requests if row.request_id == "x")
     assert (answered["outcome"], answered["run_id"]) == ("stopping", "run_1"), "its answer stands"
 
 

@@ -16,6 +16,7 @@ import pytest
 from pykka import ActorRef
 from pykka._envelope import Envelope
 
+from actors.decoding import convert
 from actors.errors import AgentUnavailable, Invalid, Quarantined, StoreUnavailable
 from actors.hierarchy.batches import Batches
 from actors.hierarchy.effects import Effects
@@ -161,7 +162,7 @@ def test_l3_the_receipt_of_a_stop_that_found_no_run_is_amended_by_a_session_that
 
 def named_in(event: Event) -> list[str]:
     """Why each process that is left could not be killed, as the receipt in an event says."""
-    receipt = msgspec.convert(event.data["receipt"], Receipt)
+    receipt = convert(event.data["receipt"], Receipt)
     tree = [row for call in receipt.rows for row in call.rows if row.kind == "process"]
     return [row.note for one in tree for row in one.rows]
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from actors import AsyncTurn, RunStatus
+from actors.decoding import decoder
 from actors.errors import Invalid
 from actors.hosts import HostedAgent
 from actors.model import Provenance, RunInfo
@@ -110,16 +111,16 @@ def test_a_sum_never_grows_beyond_what_the_store_holds() -> None:
     most = Usage(input=COUNT_MAX, output=COUNT_MAX)
     assert most.plus(most) == most
     assert most.tokens == COUNT_MAX
-    assert msgspec.json.decode(msgspec.json.encode(most), type=Usage) == most
+    assert decoder(Usage)(msgspec.json.encode(most)) == most
     assert of_answer({"input": 1, "images": 7}) == Usage(input=1)
 
 
 def test_rows_of_an_earlier_version_have_used_nothing() -> None:
-    assert msgspec.json.decode(b'{"session": "s", "generation": 1, "seq": 2}', type=SessionRow).usage == Usage()
+    assert decoder(SessionRow)(b'{"session": "s", "generation": 1, "seq": 2}').usage == Usage()
 
 
 def test_a_source_of_a_later_version_is_read_and_another_word_is_none() -> None:
-    later = msgspec.json.decode(b'{"source": "node.lost", "reason": "its node is gone"}', type=Provenance)
+    later = decoder(Provenance)(b'{"source": "node.lost", "reason": "its node is gone"}')
     assert who(later) == "it was ended by node.lost (its node is gone)"
     for word in ("budget", "run.", ".run", "Run.budget", "run budget.x", "x." + "y" * 100):
         with pytest.raises(Invalid):

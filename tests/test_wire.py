@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from msgspec import UNSET, Struct, structs
 
+from actors.decoding import decoder
 from actors.model import Message, Role, StopOutcome
 from actors.requests import NewMessage, Stop, Stopped
 from supervisor.wire import KillBody, MessageBody, StopAllBody, StopAnswer, StopBody
@@ -25,7 +26,7 @@ STOP = Stop(
 
 @pytest.mark.parametrize("kind", [StopBody, StopAllBody, KillBody])
 def test_a_stop_arrives_as_it_was_asked_for(kind: type[StopBody | StopAllBody | KillBody]) -> None:
-    body = msgspec.json.decode(msgspec.json.encode(kind.of(STOP)), type=kind)
+    body = decoder(kind)(msgspec.json.encode(kind.of(STOP)))
     sent = structs.asdict(body)
     # The time that the API waits for the receipt is no part of a Stop.
     assert sent.pop("wait_s", 0.0) == 0.0
@@ -42,7 +43,7 @@ def test_a_stop_of_a_session_is_sent_whole_but_for_its_requester_which_the_serve
 
 def test_a_message_arrives_as_it_was_sent() -> None:
     message = NewMessage(content="hello", id="m1", policy="enqueue", origin="client", merge=False, sent_at=12.5)
-    body = msgspec.json.decode(msgspec.json.encode(MessageBody.of(message)), type=MessageBody)
+    body = decoder(MessageBody)(msgspec.json.encode(MessageBody.of(message)))
     sent = structs.asdict(body)
     assert sent.pop("content_base64") is UNSET
     assert NewMessage(**sent) == message
@@ -50,7 +51,7 @@ def test_a_message_arrives_as_it_was_sent() -> None:
 
 def test_a_message_that_is_not_utf8_arrives_to_the_byte() -> None:
     message = NewMessage(content=b"\xff\xfe".decode(errors="surrogateescape"), id="m1")
-    body = msgspec.json.decode(msgspec.json.encode(MessageBody.of(message)), type=MessageBody)
+    body = decoder(MessageBody)(msgspec.json.encode(MessageBody.of(message)))
     assert (body.content, body.content_base64) == (UNSET, b"\xff\xfe")
 
 
@@ -66,7 +67,7 @@ def test_an_answer_to_a_stop_has_every_field_that_the_session_answered() -> None
         withdrawn=withdrawn,
         joined=("run_0",),
     )
-    answer = msgspec.json.decode(msgspec.json.encode(StopAnswer.of("s1", stopped, None)), type=StopAnswer)
+    answer = decoder(StopAnswer)(msgspec.json.encode(StopAnswer.of("s1", stopped, None)))
     assert (answer.session, answer.receipt) == ("s1", None)
     assert {name: getattr(answer, name) for name in stopped.__struct_fields__} == structs.asdict(stopped)
 
@@ -74,4 +75,4 @@ def test_an_answer_to_a_stop_has_every_field_that_the_session_answered() -> None
 @pytest.mark.parametrize("kind", [StopBody, StopAllBody, KillBody, MessageBody])
 def test_a_body_with_a_field_that_is_not_known_is_refused(kind: type[Struct]) -> None:
     with pytest.raises(msgspec.ValidationError, match="unknown field"):
-        msgspec.json.decode(b'{"sesion": "s1"}', type=kind)
+        decoder(kind)(b'{"sesion": "s1"}')

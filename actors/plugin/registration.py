@@ -23,6 +23,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
+from actors.decoding import convert
 from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound, described
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.hosts import HostedAgent
@@ -210,7 +211,7 @@ class _Signature:
         return withheld(arguments, self._secret, frozenset(self._arguments.__struct_fields__))
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
-        converted = msgspec.convert(dict(arguments), self._arguments)
+        converted = convert(dict(arguments), self._arguments)
         return {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from actors.decoding import decoder
 from actors.errors import RequestReused, RequestTooOld
 from actors.ids import request_time
 from actors.ports import RequestRow
@@ -29,7 +30,7 @@ FORGOTTEN_WITHIN_S: Final = 0.0015
 """By how much a deletion may be later than `RequestBook.forgotten_to` says, in seconds."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Reply).decode
+_decode = decoder(Reply)
 
 
 class RequestBook:

@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
+from actors.decoding import convert
 from actors.errors import CountermandError, Invalid
 from actors.plugin.registration import Unloaded
 from actors.text import one_line, shown
@@ -355,7 +356,7 @@ class _Loading:
         else:
             try:
                 # 5 is accepted for 5.0, but a text is not accepted for a number.
-                self._values[key] = Found(msgspec.convert(value, KEYS[key]), source)
+                self._values[key] = Found(convert(value, KEYS[key]), source)
             except msgspec.ValidationError:
                 self._wrong(key, source, _allowed(KEYS[key]), value)
 

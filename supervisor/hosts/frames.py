@@ -8,12 +8,13 @@ structs are one contract, and its schema is made from one file.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from actors.attachments import File
+from actors.decoding import decoder
 from actors.model import Json, JsonObject, Message, Mode, Outcome, Provenance
 from actors.parts import MediaPart
 from actors.run_status import RunStatus
@@ -648,15 +649,15 @@ def host_params(method: str, params: bytes) -> Params | None:
     return None if kind is None else converted(params, kind)
 
 
-_decoders: Final[dict[type[Struct], msgspec.json.Decoder[Any]]] = {
-    kind: msgspec.json.Decoder(kind) for kind in [*_HOST_PARAMS.values(), *_HOST_RESULTS]
+_decoders: Final[dict[type[Struct], Callable[[bytes], Any]]] = {
+    kind: decoder(kind) for kind in [*_HOST_PARAMS.values(), *_HOST_RESULTS]
 }
 
 
 def converted(data: bytes, kind: type[P]) -> P:
     """Convert the parameters, or the result, of a frame. Raises NotAFrame."""
     try:
-        made: P = _decoders[kind].decode(data)
+        made: P = _decoders[kind](data)
     except FAULTS as error:
         raise NotAFrame(described(error)) from None
     return made

@@ -16,6 +16,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from actors.decoding import decoder
 from actors.model import Json
 from actors.plugin.pipes import Theirs
 from actors.text import one_line, storable_json
@@ -131,7 +132,7 @@ class _Envelope(Struct):
     error: ErrorObject | UnsetType | None = UNSET
 
 
-_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_decode_envelope: Final = decoder(_Envelope)
 FAULTS: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 """What the decoder raises for lines that are no frames."""
 

@@ -11,6 +11,7 @@ from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import PathParameter, QueryParameter
 
+from actors.decoding import decoder
 from supervisor.http.access import WHO
 from supervisor.http.refusals import check_named_once
 from supervisor.http.service import ApiService
@@ -82,7 +83,7 @@ async def exact(request: Request[Any, Any, Any], data: B) -> B:
         Invalid: a field appears twice; readers of JSON differ in which one counts.
     """
     body = await request.body()
-    read = msgspec.json.decode(body, type=type(data))
+    read: B = decoder(type(data))(body)
     # No field of a body is an object, so there is only one level to check.
     json.loads(body, object_pairs_hook=_check_fields, parse_int=str, parse_float=str)
     return read

@@ -18,6 +18,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from pykka import ActorDeadError, Timeout
 
+from actors.decoding import decoder
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending, StoreUnavailable
 from actors.ids import new_request_id
 from actors.kernel.waker import Waker
@@ -147,7 +148,7 @@ class ApiService:
                     )
                     return await self.stop(session, request, 0.0)
                 except (CountermandError, Timeout, ActorDeadError) as error:
-                    refused = msgspec.json.decode(failure(error).body, type=Refused)
+                    refused = decoder(Refused)(failure(error).body)
                     return NotStopped(name, refused.error)
 
         names = await self._busy_sessions()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 from loguru import logger
 
+from actors.decoding import decoder
 from actors.errors import CountermandError
 
 T = TypeVar("T")
@@ -45,14 +45,3 @@ def leave_out(what: str, error: Exception | str, left_out: list[str] | None) -> 
     logger.error("a stored row cannot be read: {}: {}", what, error)
     if left_out is not None:
         left_out.append(f"{what}: {error}")
-
-
-_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
-
-
-def decoder(kind: type[T]) -> Callable[[bytes], T]:
-    """Return the decoder of a kind of document."""
-    made = _decoders.get(kind)
-    if made is None:
-        made = _decoders[kind] = msgspec.json.Decoder(kind)
-    return made.decode

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.decoding import decoder
 from actors.events import EventData, EventKind, UnreadableData, as_data, data_of, decoded, named_messages, named_run
 from actors.model import Event, Message
 from actors.thread import KINDS, Thread
@@ -21,7 +22,7 @@ SHORT_EVENTS: Final = 500
 SHORT_BYTES: Final = 1_048_576
 """A log within both is read in a few ms."""
 
-_decode_data: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_data: Final = decoder(dict[str, Any])
 _event: Final = "SELECT seq, session, generation, run_id, kind, data, at FROM events "
 
 # Kinds of events of one run that may be about another one, or about a message of it.

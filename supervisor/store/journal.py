@@ -37,6 +37,7 @@ from typing import Final
 import msgspec
 from loguru import logger
 
+from actors.decoding import decoder
 from actors.errors import CountermandError, StoreUnavailable
 from actors.kernel.thread_role import serve_all
 from actors.ports import KeptStop
@@ -51,7 +52,7 @@ _HEADER: Final = struct.Struct(">4sIQI")
 _NOTHING: Final = bytes(_HEADER.size)
 
 _encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(KeptStop).decode
+_decode: Final = decoder(KeptStop)
 _Key = tuple[str, str]
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-import msgspec
-
+from actors.decoding import decoder
 from actors.model import Receipt, RunInfo
 from actors.ports import CallRow, ProcessRow, RequestRow, SessionRow, WaitingRow
 from actors.requests import Reply, Stopped
@@ -73,7 +72,7 @@ def receipt(connection: sqlite3.Connection, session: str | None, identity: str) 
     return None if answered is None else receipt(connection, session, answered)
 
 
-_decode_reply: Final = msgspec.json.Decoder(Reply).decode
+_decode_reply: Final = decoder(Reply)
 
 
 def answered_receipt(connection: sqlite3.Connection, session: str, request_id: str) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.agent_choice import AgentChoice
+from actors.decoding import decoder
 from actors.errors import CountermandError
 from actors.events import (
     EventData,
@@ -35,7 +36,7 @@ from actors.saved import Saved
 from actors.text import tail
 from actors.thread import KINDS, Thread
 from actors.usage import Usage
-from supervisor.store.documents import T, decoder, leave_out, readable
+from supervisor.store.documents import T, leave_out, readable
 from supervisor.store.events import PAGE, folded
 from supervisor.store.rows import pending_receipts, session_row, waiting
 

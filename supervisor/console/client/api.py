@@ -17,6 +17,7 @@ import httpx
 import msgspec
 from msgspec import Struct
 
+from actors.decoding import decoder
 from actors.errors import CountermandError, Invalid, ReceiptPending, error_from_json
 from actors.model import Receipt
 from supervisor.console.client.endpoint import CONNECT_S, Endpoint
@@ -164,7 +165,7 @@ class Api:
 
     def _decoded(self, answer: httpx.Response, into: type[T]) -> T:
         try:
-            return msgspec.json.decode(answer.content, type=into)
+            return decoder(into)(answer.content)
         except msgspec.MsgspecError as error:
             raise CountermandError(
                 "the daemon gave an answer that this command does not understand",
@@ -243,7 +244,7 @@ def gone(endpoint: Endpoint, error: Exception) -> NoDaemon:
 def refused(content: bytes, status: int) -> CountermandError:
     """Return the error in an answer."""
     try:
-        error = msgspec.json.decode(content, type=_OpenRefused).error
+        error = decoder(_OpenRefused)(content).error
     except msgspec.MsgspecError:
         return CountermandError(f"the daemon answered {status}", got=content[:200].decode(errors="replace"))
     return error_from_json(error)

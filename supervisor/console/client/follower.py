@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 import httpx
-import msgspec
 from httpx_sse import EventSource
 
+from actors.decoding import decoder
 from actors.events import EPHEMERAL
 from actors.model import Event
 from supervisor.console.client.api import Api, gone, no_daemon, refused, segment
@@ -120,7 +120,7 @@ class Follower:
                     if not message.data:
                         # A sign of life.
                         continue
-                    event = msgspec.json.decode(message.data, type=Event)
+                    event = decoder(Event)(message.data)
                     if event.kind not in EPHEMERAL:
                         self._position = event.seq
                     yield event

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
+from actors.decoding import decoder
 from actors.errors import CountermandError, NotFound
 from actors.kernel.log_context import CONTEXT
 from actors.text import below, one_line
@@ -130,7 +131,7 @@ def _decoded(text: str) -> dict[str, Any] | None:
     if not text.startswith("{"):
         return None
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        return decoder(dict[str, Any])(text)
     except msgspec.MsgspecError:
         return None
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from actors.decoding import convert
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
 from actors.events import EventKind
 from actors.ids import new_request_id
@@ -154,7 +155,7 @@ class Control:
         if self._only is not None:
             arguments = {**arguments, "session": self._only}
         try:
-            asked = msgspec.convert(arguments, kind)
+            asked = convert(arguments, kind)
         except msgspec.ValidationError as error:
             raise Invalid(
                 f"the arguments of {name} do not fit", expected="those of its schema", got=str(error), remedy="fix them"

@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from actors.decoding import decoder
 from actors.model import Owner, Receipt
 from actors.ports import Batch, ProcessRow, RequestRow
 from actors.requests import OutsideRequest, Reply
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 FROM_FAULTS: Final = frozenset({"actor.failure", "store.failure", "supervisor.recovery"})
 INSTANT_S: Final = 1e-6
-decode_answer = msgspec.json.Decoder(Reply).decode
+decode_answer = decoder(Reply)
 
 
 @dataclass(slots=True)
