@@ -67,10 +67,11 @@ class Agent:
         for line in sys.stdin:
             message = json.loads(line)
             if "method" not in message:
+                # Before it acts on it: when it has, it may be ended.
+                self.log("answer", message.get("result") or message.get("error"))
                 with self.answered:
                     self.answers[message["id"]] = message
                     self.answered.notify_all()
-                self.log("answer", message.get("result") or message.get("error"))
                 continue
             params = message.get("params") or {}
             self.log(message["method"], params)
@@ -224,9 +225,8 @@ class Agent:
         self.ask(key)
         with self.answered:
             while self.numbers not in self.answers:
-                self.answered.wait(PIECE_S)
-                if self.cancelled.is_set():
-                    raise Cancelled
+                # It is answered also when the turn is cancelled.
+                self.answered.wait()
         outcome: Json = self.answers[self.numbers]["result"]["outcome"]
         if outcome["outcome"] == "cancelled":
             raise Cancelled

@@ -20,6 +20,7 @@ A point is named ``stage`` or ``stage:kind``, with ``@n`` for its n-th time.
 from __future__ import annotations
 
 import itertools
+import faulthandler
 import json
 import os
 import random

@@ -380,10 +380,11 @@ def test_l5_a_stop_cancels_what_waits_and_nobody_has_rejected_it(stand: Stand, w
     call_id = asking(session)
     if way == "stop":
         stop(session)
+        assert receipt_of(session, run_id).complete
+        done(session, "say again")
     else:
-        say(session, "say again", policy=Policy.INTERRUPT)
-    assert receipt_of(session, run_id).complete
-    until(lambda: stand.noted("answer"), "the answer to its request")
+        done(session, "say again", policy=Policy.INTERRUPT)
+        assert receipt_of(session, run_id).complete
     ((_, decided),) = stand.noted("answer")
     assert decided == {"outcome": {"outcome": "cancelled"}}
     (result,) = [event.data for event in log(session) if event.kind == "tool.ended"]
@@ -392,7 +393,6 @@ def test_l5_a_stop_cancels_what_waits_and_nobody_has_rejected_it(stand: Stand, w
     with pytest.raises(Exception, match="call"):
         session.ask(Answer(call_id=call_id, allow=True), timeout=WAIT_S)
     until(lambda: not session.status().asking, "no question")
-    done(session, "say again")
     assert "Not started" in note_of(stand.prompts()[1])
 
 

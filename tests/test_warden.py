@@ -416,7 +416,8 @@ def test_l14_a_ledger_that_stays_locked_is_reported_in_bounded_time(tmp_path: Pa
     try:
         with bench(tmp_path, kill_s=0.1) as b:
             left = leave(b, "x", sent(procfs.boot_id()), SPAWNING, STARTED)
-            held = ledger.Ledger.lock(left, wait=False)
+            # Another thread of this process may be starting a program, which has the file open until then.
+            held = ledger.Ledger.lock(left, wait=True)
             assert held is not None
             try:
                 ended = adopted(b, "x").ended("x")
