@@ -26,8 +26,7 @@ Races, and why each is closed:
 - *put against close*: either the message is in a lane when the lane is drained, or the put sees *closed* and
   answers by itself. No ask is lost in between.
 - *put inside of another method, on one thread*: the garbage collector may run code between any two lines, also under
-  the lock, and that code may send something. If the lock is taken and a method of this mailbox is below on the stack,
-  another thread puts the message.
+  the lock, and that code may send something. If this thread holds the lock already, another one puts the message.
 - *an entry is submitted after the lock is released*. That is necessary: a closed dispatcher answers by running code
   of the actor, which must not happen under the lock. Another thread may promote the mailbox, run it and make it idle
   before the first entry is in its queue; the ticket makes that entry stale like any other.
@@ -38,12 +37,10 @@ Races, and why each is closed:
 from __future__ import annotations
 
 import _thread
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
-from types import FunctionType
 from typing import Any, Final, Protocol
 
 from loguru import logger
@@ -144,7 +141,8 @@ class Mailbox:
         requests_max: int = REQUESTS_MAX,
         on_undelivered: Undelivered | None = None,
     ) -> None:
-        self._lock = threading.Lock()
+        # Reentrant, since only such a lock says whether this thread holds it.
+        self._lock = threading.RLock()
         self._owner: MailboxOwner | None = owner
         self._run_queue = run_queue
         self._requests_max = requests_max
@@ -183,6 +181,9 @@ class Mailbox:
         A full mailbox refuses an ask with QueueFull, a closed one with ActorDeadError. A told message that is refused
         goes to `on_undelivered`.
         """
+        if self._lock._is_owned():  # type: ignore[attr-defined]  # only this says whether the lock is this thread's
+            _thread.start_new_thread(self.put, (envelope,))
+            return
         cls = type(envelope.message)
         urgent, bounded = _KINDS.get(cls) or _kind(cls)
         if urgent and self._run_queue.hand_in(self, envelope):
@@ -191,9 +192,6 @@ class Mailbox:
         if lane is None:
             lane = deque()
         ticket = 0
-        if self._lock.locked() and self._is_interrupted():
-            _thread.start_new_thread(self.put, (envelope,))
-            return
         with self._lock:
             state = self._state
             closed = state is MailboxState.CLOSED
@@ -301,18 +299,6 @@ class Mailbox:
 
     # ── Inside ───────────────────────────────────────────────────────────────────────────────────
 
-    def _is_interrupted(self) -> bool:
-        """Return True if a method of this mailbox is interrupted below on this thread: it may hold the lock.
-
-        If it does not, nothing is wrong but for a thread that is not needed.
-        """
-        frame = sys._getframe(1).f_back
-        while frame is not None:
-            if frame.f_code in _HOLDING and frame.f_locals.get("self") is self:
-                return True
-            frame = frame.f_back
-        return False
-
     def _turn(self, ticket: int, batch: int) -> bool:
         owner = self._begin_turn(ticket)
         if owner is None:
@@ -411,10 +397,3 @@ class Mailbox:
             self._on_undelivered(envelope)
         except Exception:  # noqa: BLE001  # the sender has nothing to do with it
             logger.opt(exception=True).error("on_undelivered raised")
-
-
-_HOLDING: Final = frozenset(
-    method.__code__
-    for method in vars(Mailbox).values()
-    if isinstance(method, FunctionType) and "_lock" in method.__code__.co_names
-)
