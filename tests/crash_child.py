@@ -19,8 +19,8 @@ A point is named ``stage`` or ``stage:kind``, with ``@n`` for its n-th time.
 
 from __future__ import annotations
 
-import itertools
 import faulthandler
+import itertools
 import json
 import os
 import random
@@ -274,6 +274,7 @@ def look_at_parked(session: SessionHandle) -> None:
 def main() -> None:
     """Run until killed."""
     global points  # noqa: PLW0603  # the wrapped ports are constructed by the supervisor, which knows no points
+    faulthandler.enable()
     orders = json.loads(sys.argv[1])
     points = Points(orders["die_at"])
     ports = {
