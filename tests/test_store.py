@@ -628,6 +628,43 @@ def hold_group(store: SqliteStore) -> Any:
     return leave
 
 
+def in_another_process(path: Path) -> int:
+    """Count the events in another process, whose connection is the last one for SQLite if ours have no locks."""
+    count = "SELECT count(*) FROM events"
+    script = f"import sqlite3; c = sqlite3.connect({str(path)!r}); print(*c.execute({count!r}).fetchone()); c.close()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("reading", [True, False])
+def test_l12_another_process_that_closes_the_file_removes_nothing_of_it(path: Path, *, reading: bool) -> None:
+    def full(_: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    reader = None
+    if reading:
+        # The program has it open before the supervisor does.
+        SqliteStore(path, clock=StandingClock()).close(PATIENCE_S)
+        reader = SqliteReader(path)
+        assert reader.events("s") == []
+    store = SqliteStore(path, clock=StandingClock())
+    try:
+        write(store, batch(1))
+        assert in_another_process(path) == 1
+        for number in range(2, 5):
+            assert len(store.reader.events("s")) == number - 1
+            with pytest.raises(sqlite3.OperationalError, match="full"):
+                store._writer.attempt(full)
+            # It is open anew.
+            write(store, batch(number))
+            assert in_another_process(path) == number
+            assert Path(f"{path}-wal").exists()
+    finally:
+        store.close(PATIENCE_S)
+        if reader is not None:
+            reader.close()
+
+
 def write_long(store: SqliteStore) -> None:
     events = tuple(text(seq, session="long") for seq in range(1, SHORT_EVENTS + 2))
     write(store, batch(1, session="long", events=events))

@@ -7,9 +7,12 @@ between. It is one commit, since each waits for the disk.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import sqlite3
+import stat
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -48,8 +51,7 @@ def open_writer(path: Path, busy_timeout_s: float, *, make: bool = True) -> sqli
     The connection may be used from any thread, by one at a time. Raises sqlite3.Error, OSError (a missing file), or
     StoreUnavailable (a newer file; an empty one that may not be made).
     """
-    # Mode 0600, since conversations are private; SQLite gives its side files the mode of the main file.
-    os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if make else 0), 0o600))
+    _find(path, make=make)
     if not make and path.stat().st_size == 0:
         raise StoreUnavailable(
             "the store's file is empty",
@@ -70,6 +72,24 @@ def open_writer(path: Path, busy_timeout_s: float, *, make: bool = True) -> sqli
         connection.close()
         raise
     return connection
+
+
+def _find(path: Path, *, make: bool) -> None:
+    """Raise OSError if the file cannot be read and written, or is not there and may not be made.
+
+    A file that is there is not opened: a process that closes one loses its locks on it, also those of its connections
+    (fcntl(2)). Any other process that closes the file would then be the last one for SQLite, and remove the log of
+    what has been written since.
+    """
+    if make:
+        with contextlib.suppress(FileExistsError):
+            # Mode 0600, since conversations are private; SQLite gives its side files the mode of the main file.
+            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600))
+            return
+    if stat.S_ISDIR(path.stat().st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
 
 def open_reader(path: Path, busy_timeout_s: float) -> sqlite3.Connection:
