@@ -20,31 +20,27 @@ A point is named ``stage`` or ``stage:kind``, with ``@n`` for its n-th time.
 from __future__ import annotations
 
 import faulthandler
-import itertools
 import json
 import os
-import random
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from actors import CountermandError, NewMessage, Resume, Stop, Withdraw
-from actors.model import Event, Policy, Waiting
+from actors.model import Event
 from actors.ports import SpawnSpec
-from actors.requests import Accepted, OutsideRequest, Reply, Stopped
+from actors.requests import OutsideRequest, Reply
 from supervisor import SessionHandle, Supervisor
 from supervisor import supervisor as embedding
 from supervisor.containment.processes.trees import ProcessTrees
 from supervisor.executor import ThreadExecutor
 from supervisor.publisher import EventHub
 from supervisor.store.sqlite import SqliteStore
-from tests.crash_kit import SESSIONS, SHARED, SHARERS, Scripts, config, fingerprint, pack, unpack_request
+from tests.crash_kit import SESSIONS, SHARED, SHARERS, Scripts, config, fingerprint, unpack_request
+from tests.load import ASK_S, Client
 
-ASK_S = 30.0
 _out = threading.Lock()
 
 
@@ -155,106 +151,9 @@ def _kinds(events: Iterable[Event]) -> set[str]:
 # ── The load ──────────────────────────────────────────────────────────────────────────────────────
 
 
-class Client:
-    """One client of one session: it sends again what was sent before, then whatever its seed says."""
-
-    def __init__(self, session: SessionHandle, scripts: Scripts, seed: str, place: int = 0) -> None:
-        self._session = session
-        self._scripts = scripts
-        self._random = random.Random(f"{seed} {session.session} {place}")
-        name = f"{seed}.{session.session}.{place}".replace(" ", "_")
-        self._words = (f"{name}.{number}" for number in itertools.count())
-        self._runs: list[str] = []
-        self._messages: list[str] = []
-
-    def ask(self, request: OutsideRequest) -> Reply | None:
-        """Send a request, telling it before and its answer after; None where it was refused."""
-        tell(told="sent", session=self._session.session, request=pack(request))
-        try:
-            answer: Reply = self._session.ask(request, timeout=ASK_S)
-        except CountermandError as refusal:
-            tell(told="refused", id=request.id, code=refusal.code)
-            return None
-        points.reach("answered", [type(answer).__name__])
-        tell(told="answer", id=request.id, answer=pack(answer))
-        if isinstance(answer, Accepted):
-            self._messages.append(answer.message_id)
-            if answer.run_id is not None:
-                self._runs.append(answer.run_id)
-        return answer
-
-    def again(self, requests: list[OutsideRequest]) -> None:
-        """Send requests of an earlier life again; what parked messages is looked at before anything changes it."""
-        for request in requests:
-            self.ask(request)
-
-    def load(self) -> None:
-        """Send requests without end. Every session begins with one of each kind, so that each point is reached."""
-        for kind in self._overture():
-            self._act(kind)
-        while True:
-            kinds = ("message",) * 8 + ("stop",) * 3 + ("park", "resume", "withdraw", "aimed")
-            self._act(self._random.choice(kinds))
-            time.sleep(self._random.choice((0.0, 0.0, 0.005, 0.02, 0.06)))
-
-    def _overture(self) -> list[str]:
-        every = ["tree", "waiting", "settled", "quick", "park", "resume", "settled", "text", "stop", "message"]
-        return every if self._session.session == SESSIONS[0] else []
-
-    def _act(self, kind: str) -> None:
-        word = next(self._words)
-        match kind:
-            case "tree":
-                self.ask(NewMessage(content=f"sh:{self._scripts.tree(word)}", policy=Policy.INTERRUPT))
-                deadline = time.monotonic() + ASK_S
-                while not self._scripts.runs_of(word) and time.monotonic() < deadline:
-                    time.sleep(0.005)
-            case "waiting":
-                self.ask(NewMessage(content="text:3", policy=Policy.ENQUEUE))
-            case "quick":
-                self.ask(NewMessage(content=f"sh:{self._scripts.background(word)}", policy=Policy.INTERRUPT))
-                self.ask(NewMessage(content="text:2", policy=Policy.ENQUEUE))
-            case "text":
-                self.ask(NewMessage(content="text:30", policy=Policy.INTERRUPT))
-            case "settled":
-                answer = self.ask(Stop(source="user.test", reason=f"stop {word}", waiting=Waiting.KEEP))
-                assert isinstance(answer, Stopped)
-                self._session.receipt(answer.receipt_id, timeout=ASK_S)
-            case "message":
-                self.ask(self._message(word))
-            case "stop":
-                waiting = self._random.choice(list(Waiting))
-                self.ask(Stop(source="user.test", reason=f"stop {word}", waiting=waiting))
-            case "aimed":
-                if self._runs:
-                    run_id = self._random.choice(self._runs[-4:])
-                    self.ask(Stop(source="client.test", reason=f"stop {word}", run_id=run_id))
-            case "park":
-                self.ask(Stop(source="user.test", reason=f"stop {word}", waiting=Waiting.PARK))
-            case "resume":
-                self.ask(Resume())
-            case "withdraw":
-                if self._messages:
-                    self.ask(Withdraw(message_id=self._random.choice(self._messages[-4:])))
-            case _:
-                raise ValueError(f"the load has no {kind!r}")
-
-    def _message(self, word: str) -> NewMessage:
-        scripts, chance = self._scripts, self._random.random()
-        if chance < 0.3:
-            content = f"sh:{scripts.tree(word)}"
-        elif chance < 0.45:
-            content = f"two:{scripts.background(word)}"
-        elif chance < 0.6:
-            content = f"steer:{scripts.quick(word)}"
-        elif chance < 0.75:
-            content = f"text:{self._random.randrange(1, 40)}#{word}"
-        else:
-            content = f"sh:{scripts.quick(word)}"
-        weights = {Policy.INTERRUPT: 6, Policy.ENQUEUE: 3, Policy.STEER: 3, Policy.REJECT: 1, Policy.ROLLBACK: 1}
-        (policy,) = self._random.choices(list(weights), list(weights.values()))
-        origin = self._random.choice(("user", "user", "job.test"))
-        return NewMessage(content=content, policy=policy, origin=origin, merge=self._random.random() < 0.7)
+def answered(answer: Reply) -> None:
+    """An answer came, and nobody was told."""
+    points.reach("answered", [type(answer).__name__])
 
 
 def follow(session: SessionHandle) -> None:
@@ -294,14 +193,14 @@ def main() -> None:
     running = Supervisor.start(config(folder / "state"))
     tell(told="ready", pid=os.getpid())
     if orders["only"] is not None:
-        client = Client(running.session(SESSIONS[0]), scripts, orders["seed"])
+        client = Client(running.session(SESSIONS[0]), scripts, orders["seed"], tell, answered=answered)
         client.again([unpack_request(request) for request in orders["only"]])
         signal.pause()
     for name in (*SESSIONS, SHARED):
         threading.Thread(target=follow, args=(running.session(name),), name=f"follow {name}").start()
     for name, place in (*((name, 0) for name in SESSIONS), *((SHARED, place) for place in range(SHARERS))):
         session = running.session(name)
-        client = Client(session, scripts, orders["seed"], place)
+        client = Client(session, scripts, orders["seed"], tell, answered=answered, place=place)
 
         def live(client: Client = client, session: SessionHandle = session, place: int = place) -> None:
             if session.session in orders["parked"]:

@@ -14,7 +14,6 @@ left alive is found whatever it did.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -32,13 +31,14 @@ from typing import IO, Any
 
 import msgspec
 
-from actors import AsyncTurn, Message, RunInfo, SessionStatus, render_anthropic, render_openai
+from actors import Message, RunInfo, SessionStatus, render_anthropic, render_openai
 from actors.decoding import decoder
 from actors.model import Event, Json, Receipt, Row, Waiting
 from actors.requests import Accepted, NewMessage, OutsideRequest, Reply, Resumed, Stop, Stopped
 from actors.run_status import TERMINAL, RunStatus
 from supervisor import Config, Supervisor
 from supervisor.store.reader import SqliteReader
+from tests.load_agents import worker
 from tests.provider_checker import check_anthropic, check_openai
 
 ROOT = Path(__file__).parent.parent
@@ -57,38 +57,6 @@ Line = dict[str, Any]
 
 
 # ── The load's words ──────────────────────────────────────────────────────────────────────────────
-
-
-async def worker(turn: AsyncTurn) -> dict[str, int]:
-    """Do what each input says, as the load writes it: a word, a colon, and what it takes.
-
-    ``sh`` runs a script; ``two`` runs one twice at once; ``text`` streams that many pieces; ``steer`` asks for
-    messages between short calls and does what they say, too.
-    """
-    todo = list(turn.inputs)
-    done = 0
-    if not todo:
-        await turn.emit("Resumed without an input.")
-    while todo:
-        word, _, rest = todo.pop(0).content.partition(":")
-        match word:
-            case "sh":
-                await turn.call("shell", script=rest)
-            case "two":
-                await asyncio.gather(turn.call("shell", script=rest), turn.call("shell", script="sleep 0.05"))
-            case "text":
-                for number in range(int(rest.partition("#")[0])):
-                    await turn.emit(f"{number} ")
-                    await asyncio.sleep(0.001)
-            case "steer":
-                await turn.call("shell", script=rest)
-                for _ in range(3):
-                    todo.extend(await turn.steering())
-                    await asyncio.sleep(0.005)
-            case _:
-                raise ValueError(f"the load does not say {word!r}")
-        done += 1
-    return {"done": done}
 
 
 class Scripts:
@@ -500,11 +468,14 @@ class Judge:
             assert run.settled, f"{run} is not settled"
             assert (terminal[run_id], ended[run_id]) == (1, 1), f"{run_id}: {terminal[run_id]}, {ended[run_id]}"
             if run.status is RunStatus.FAILED:
-                assert run.provenance is not None, f"the load raises nothing, so {run} has a cause"
-                assert run.provenance.source == "supervisor.recovery", f"{run}"
+                self.failed_with_a_cause(run)
             elif run.status is not RunStatus.COMPLETED:
                 assert run.status is RunStatus.CANCELLED, f"{run}"
                 assert run.provenance is not None, f"{run} was cancelled by nobody"
+
+    def failed_with_a_cause(self, run: RunInfo) -> None:
+        assert run.provenance is not None, f"the load raises nothing, so {run} has a cause"
+        assert run.provenance.source == "supervisor.recovery", f"{run}"
 
     def runs_begin_for_a_reason(self) -> None:
         """A run has inputs of its own, or somebody resumed the session, or it tries again what nobody had begun."""
@@ -560,13 +531,13 @@ class Judge:
             check_anthropic(render_anthropic(self.thread))
 
 
-def judge(reader: SqliteReader, told: Told, scripts: Scripts) -> Counter[str]:
+def judge(reader: SqliteReader, told: Told, scripts: Scripts, kind: type[Judge] = Judge) -> Counter[str]:
     """Check everything; returns what was seen, so that a test can say that it saw something."""
     seen: Counter[str] = Counter()
     ran = scripts.all_runs()
     assert all(count == 1 for count in ran.values()), f"a script ran twice: {ran.most_common(3)}"
     for row in reader.sessions():
-        case = Judge(reader, row.session, told)
+        case = kind(reader, row.session, told)
         case.judge()
         for run in case.runs.values():
             seen[f"run {run.status}"] += 1
