@@ -291,6 +291,13 @@ class ThreadPage(Struct, frozen=True):
     next: int | None
 
 
+class ThreadEnd(Struct, frozen=True):
+    """The newest messages of a thread, in order. `more`: there are older ones."""
+
+    messages: list[Message]
+    more: bool
+
+
 class RunPage(Struct, frozen=True):
     """The newest runs of a session, the oldest of them first. `more`: there are older ones, before the run `next`."""
 

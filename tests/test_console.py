@@ -198,10 +198,10 @@ def test_on_a_terminal_the_newest_are_shown_and_how_to_see_all(desk: Desk) -> No
             accepted = session.ask(NewMessage(content=f"message {number}."))
             session.receipt(accepted.run_id, timeout=WAIT_S)
     newest = [f"message {number}." for number in range(2, LAST_ON_A_TERMINAL + 2)]
-    for command, what in (("thread", "messages"), ("runs", "runs")):
+    for command, of_all in (("thread", " messages"), ("runs", " of 52 runs")):
         terminal = desk.terminal(command, "s1")
         assert terminal.ended() == 0
-        terminal.screen.wait(f"the newest 50 of 52 {what}; more of them: --last N, or 0 for all")
+        terminal.screen.wait(f"the newest 50{of_all}; more of them: --last N, or 0 for all")
         shown = terminal.screen.text
         assert [text for text in newest if text in shown] == newest
         assert "message 1." not in shown
@@ -212,7 +212,7 @@ def test_on_a_terminal_the_newest_are_shown_and_how_to_see_all(desk: Desk) -> No
         assert "the newest" not in every.screen.text
         assert "message 0." in desk.run("", command, "s1").stdout
         two = desk.run("", command, "s1", "--last", "2").stdout
-        assert f"the newest 2 of 52 {what}; more of them: --last N" in two
+        assert f"the newest 2{of_all}; more of them: --last N" in two
         assert [text for text in ("message 0.", *newest) if text in two] == newest[-2:]
         assert len(desk.json(command, "s1")) == LAST_ON_A_TERMINAL + 2
         assert len(desk.json(command, "s1", "--last", "3")) == 3

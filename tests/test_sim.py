@@ -28,10 +28,12 @@ from actors.requests import NewMessage, Stop
 from supervisor.router import SupervisorActor
 from supervisor.store import tables
 from supervisor.store.events import events as read_events
+from supervisor.store.events import thread
 from supervisor.store.journal import StopJournal
 from supervisor.store.rows import unfinished
 from supervisor.store.schema import migrations
 from supervisor.store.snapshot import snapshot
+from supervisor.store.thread_end import thread_end
 from tests.sim import main
 from tests.sim.client import Client
 from tests.sim.disk import Disk
@@ -1879,9 +1881,24 @@ class Both(Disk):
         return written
 
 
+def ends_as_the_whole_thread(connection: sqlite3.Connection, session: str) -> None:
+    """Read the end of a thread from the end of the log, at each length."""
+    whole = thread(connection, session)
+    runs = list(dict.fromkeys(message.run_id for message in whole))
+    for last in (*range(len(whole)), len(whole) + 1):
+        found = thread_end(connection, session, last)
+        assert found == (whole[len(whole) - last :] if last < len(whole) else whole, last < len(whole)), last
+    for run_id in runs:
+        place = next(i for i, message in enumerate(whole) if message.run_id == run_id)
+        assert thread_end(connection, session, 0, run_id) == (whole[place:], place > 0), run_id
+
+
 @pytest.mark.parametrize("first", range(1000, 1040, 10))
 def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     monkeypatch.setattr("tests.sim.world.Disk", Both)
+    # The end of a thread is read from a part of the log, in steps of any length.
+    monkeypatch.setattr("supervisor.store.events.PAGE", 3)
+    monkeypatch.setattr("supervisor.store.thread_end.EVENTS_A_MESSAGE", 2)
     for seed in range(first, first + 10):
         schedule = draw(seed)
         with Client(schedule.seed, schedule.settings, hosting=schedule.hosting) as client:
@@ -1907,6 +1924,7 @@ def test_the_disk_in_memory_holds_what_the_tables_hold(monkeypatch: pytest.Monke
                     assert getattr(ours, name) == getattr(theirs, name), name
                 assert set(ours.processes) == set(theirs.processes)
                 assert disk.events(session) == read_events(disk.connection, session, 0, 100_000)
+                ends_as_the_whole_thread(disk.connection, session)
             assert disk.unfinished() == unfinished(disk.connection)
             disk.connection.close()
 

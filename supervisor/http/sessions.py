@@ -30,7 +30,7 @@ from actors.requests import (
     traceparent_of,
 )
 from supervisor.http.routing import READ, WRITE, Limit, Offset, SessionName, TheService, exact, refusals, who
-from supervisor.http.service import ApiService, decoded, within
+from supervisor.http.service import ApiService, decoded, newest_within, within
 from supervisor.wire import (
     AllStopped,
     AnswerBody,
@@ -43,6 +43,7 @@ from supervisor.wire import (
     StopAllBody,
     StopAnswer,
     StopBody,
+    ThreadEnd,
     ThreadPage,
     WaitingMessage,
     WaitingPage,
@@ -196,6 +197,26 @@ async def session_thread(
     return await service.read(page)
 
 
+@get("/v1/sessions/{session:str}/thread/end", summary="The newest messages of a session", responses=READ)
+async def session_thread_end(
+    service: TheService,
+    session: SessionName,
+    last: Annotated[int, QueryParameter(ge=1, le=1_000, description="How many messages.")] = 50,
+    since: Annotated[
+        str | None, QueryParameter(min_length=1, description="A run: from its first message on, if those are more.")
+    ] = None,
+) -> ThreadEnd:
+    """Show the end of the thread. This takes no longer for a long session than for a short one."""
+    handle = await service.known(session)
+
+    def end() -> ThreadEnd:
+        found, more = service.supervisor.store.thread_end(handle.session, last, since)
+        kept = newest_within(found, service.limits.page_max, service.limits.page_bytes)
+        return ThreadEnd(kept, more or len(kept) < len(found))
+
+    return await service.read(end)
+
+
 @get(
     "/v1/sessions/{session:str}/attachments/{name:str}",
     summary="The bytes of an attachment",
@@ -298,6 +319,7 @@ SESSIONS = Router(
         withdraw_message,
         answer_call,
         session_thread,
+        session_thread_end,
         session_attachment,
         session_waiting,
         stop_all,

@@ -16,6 +16,7 @@ tables.py      the SQL that writes a batch
 unfit.py       batches that could not be stored, kept for inspection
 snapshot.py    what an actor needs to restore a session
 events.py      reads of the log
+thread_end.py  the newest messages, from the end of the log
 rows.py        reads of the rows
 documents.py   decoding the documents in rows; a damaged one is skipped
 schema.py      opening a file, its settings, and the numbered migrations

@@ -99,13 +99,15 @@ def _read_event(
         return Event(seq, session, generation, run_id, EventKind.UNREADABLE.value, as_data(unreadable), at)
 
 
-def folded(connection: sqlite3.Connection, session: str, kinds: Iterable[str]) -> Iterator[tuple[Event, EventData]]:
-    """Yield the events of some kinds, in order, with their data decoded; the `data` of each Event is left empty.
+def folded(
+    connection: sqlite3.Connection, session: str, kinds: Iterable[str], after: int = 0
+) -> Iterator[tuple[Event, EventData]]:
+    """Yield the events of some kinds behind a `seq`, in order, with their data decoded; `data` of each Event is empty.
 
     Most of a log is output, and other kinds are not read.
     """
     sql, wanted = _folding(frozenset(kinds))
-    after, page_full = 0, True
+    page_full = True
     while page_full:
         page = connection.execute(sql, (session, after, *wanted, PAGE)).fetchall()
         for seq, _, generation, run_id, kind, data, at in page:

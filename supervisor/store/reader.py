@@ -25,6 +25,7 @@ from actors.ports import CallRow, ProcessRow, SessionRow, WaitingRow
 from actors.text import shown
 from supervisor.store import events, rows, unfit
 from supervisor.store.schema import open_reader, schema_version
+from supervisor.store.thread_end import thread_end
 from supervisor.store.unfit import UnfitBatch
 
 IDLE_MAX: Final = 4
@@ -77,6 +78,10 @@ class SqliteReader:
     def thread(self, session: str) -> list[Message]:
         """Return the messages of a session: the fold of its whole log."""
         return self._read(events.thread, session)
+
+    def thread_end(self, session: str, last: int, since: str | None = None) -> tuple[list[Message], bool]:
+        """Return the newest messages of a session, and True if there are older ones; see `thread_end`."""
+        return self._read(thread_end, session, last, since)
 
     def runs(
         self, session: str, limit: int = ROWS_MAX, looked_at: list[str] | None = None, before: str | None = None

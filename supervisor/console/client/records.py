@@ -30,6 +30,12 @@ class Records(Protocol):
     def thread(self, name: str) -> list[Message]:
         """The messages of a session."""
 
+    def thread_end(self, name: str, last: int, since: str | None = None) -> tuple[list[Message], bool]:
+        """The newest `last` messages of a session, or those since a run if they are more; True: there are older ones.
+
+        They may be fewer where the messages are large.
+        """
+
     def attachment(self, name: str, attachment: str) -> bytes:
         """The bytes of an attachment of a session, by its name. Raises NotFound."""
 

@@ -10,7 +10,16 @@ from actors.model import Event, Message, Receipt, RunInfo
 from supervisor.console.client.api import Api, segment
 from supervisor.console.client.records import RUNS_MAX, unknown_session
 from supervisor.live_tree import Living
-from supervisor.wire import LogPage, RunPage, SessionEntry, SessionPage, ThreadPage, WaitingMessage, WaitingPage
+from supervisor.wire import (
+    LogPage,
+    RunPage,
+    SessionEntry,
+    SessionPage,
+    ThreadEnd,
+    ThreadPage,
+    WaitingMessage,
+    WaitingPage,
+)
 
 PAGE: Final = 1_000
 
@@ -52,6 +61,15 @@ class RemoteRecords:
             found += page.messages
             offset = page.next
         return found
+
+    def thread_end(self, name: str, last: int, since: str | None = None) -> tuple[list[Message], bool]:
+        """The newest messages of a session; see `Records`."""
+        if last > PAGE:
+            messages = self.thread(name)
+            return messages[-last:], len(messages) > last
+        params: dict[str, Any] = {} if since is None else {"since": since}
+        end = self._api.get(f"/v1/sessions/{segment(name)}/thread/end", ThreadEnd, last=last, **params)
+        return end.messages, end.more
 
     def attachment(self, name: str, attachment: str) -> bytes:
         """The bytes of an attachment of a session, by its name. Raises NotFound."""

@@ -58,6 +58,10 @@ class StoreRecords:
         """The messages of a session."""
         return self._reader.thread(name)
 
+    def thread_end(self, name: str, last: int, since: str | None = None) -> tuple[list[Message], bool]:
+        """The newest messages of a session; see `Records`."""
+        return self._reader.thread_end(name, last, since)
+
     def attachment(self, name: str, attachment: str) -> bytes:
         """The bytes of an attachment of a session, by its name. Raises NotFound."""
         return self._reader.attachment(name, attachment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -11,7 +12,7 @@ from actors.run_status import RunStatus
 from actors.text import one_line
 from supervisor.console.client.attended import attended, say_if_unattended
 from supervisor.console.client.endpoint import Endpoint
-from supervisor.console.client.records import RUNS_MAX
+from supervisor.console.client.records import RUNS_MAX, Records
 from supervisor.console.client.source import open_records
 from supervisor.console.render.output import console, newest, print_json, say_left_out
 from supervisor.console.render.words import (
@@ -48,7 +49,8 @@ def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bo
         records.session(session)
         found = records.runs(session)
         runs = newest(found, last, as_json=as_json)
-        texts = {} if as_json else {message.id: message.content for message in records.thread(session)}
+        earlier = [run for run in found[: len(found) - len(runs)] if run.status in AT_WORK]
+        texts = {} if as_json else _texts(records, session, [*earlier, *runs])
         served = records.served
     if as_json:
         print_json([{**msgspec.to_builtins(run), "attended": attended(run, served=served)} for run in runs])
@@ -61,7 +63,6 @@ def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bo
     cut = len(found) == RUNS_MAX
     if cut and len(runs) == RUNS_MAX:
         out.print(Text(f"the newest {RUNS_MAX} runs", style="dim"))
-    earlier = [run for run in found[: len(found) - len(runs)] if run.status in AT_WORK]
     # A line of facts for each run, and below it what it was given and why it ended: both may be long.
     for run in [*earlier, *runs]:
         code = script_ended(run.result) if run.status is RunStatus.COMPLETED else ""
@@ -78,8 +79,21 @@ def show_runs(endpoint: Endpoint, session: str, last: int | None, *, as_json: bo
         if why:
             out.print(Text("    " + why, style="dim"), soft_wrap=True)
     if len(runs) < len(found):
-        say_left_out(out, len(runs), f"{len(found)} or more" if cut else str(len(found)), "runs")
+        say_left_out(out, len(runs), "runs", f"{len(found)} or more" if cut else str(len(found)))
     say_if_unattended(out, found, served=served)
+
+
+def _texts(records: Records, session: str, runs: Sequence[RunInfo]) -> dict[str, str]:
+    """Return the texts of the messages that runs were given, by the messages' ids."""
+    began = [run for run in runs if run.started_at is not None]
+    if not began:
+        return {}
+    messages, more = records.thread_end(session, 1, began[0].run_id)
+    texts = {message.id: message.content for message in messages}
+    if more and any(key not in texts for run in began for key in run.inputs):
+        # A retry has its inputs in the run that it tries again, and a page has its limits.
+        texts = {message.id: message.content for message in records.thread(session)}
+    return texts
 
 
 def _why_in_brief(run: RunInfo) -> str:

@@ -12,7 +12,7 @@ from actors.parts import MediaPart
 from actors.text import one_line, visible
 from supervisor.console.client.endpoint import Endpoint
 from supervisor.console.client.source import open_records
-from supervisor.console.render.output import console, newest, print_json, say_left_out
+from supervisor.console.render.output import console, how_many, print_json, say_left_out
 from supervisor.console.render.words import clock_time, file_words, head, with_files
 
 
@@ -41,9 +41,12 @@ def show_thread(endpoint: Endpoint, session: str, last: int | None, *, as_json: 
     """Print the messages of a session, or the newest `last`; see `newest`. Raises NotFound; see `open_records`."""
     with open_records(endpoint) as records:
         facts = records.session(session)
-        messages = records.thread(session)
+        shown, more = (
+            records.thread_end(session, count)
+            if (count := how_many(last, as_json=as_json))
+            else (records.thread(session), False)
+        )
         waiting = records.waiting(session)
-    shown = newest(messages, last, as_json=as_json)
     if as_json:
         print_json(shown)
         return
@@ -51,13 +54,13 @@ def show_thread(endpoint: Endpoint, session: str, last: int | None, *, as_json: 
 
     out = console()
     print_messages(out, shown)
-    if len(shown) < len(messages):
-        say_left_out(out, len(shown), str(len(messages)), "messages")
+    if more:
+        say_left_out(out, len(shown), "messages")
     state = "parked" if facts.parked else "waiting"
     for waits in waiting:
         out.print(Text(f"{state} · {clock_time(waits.accepted_at)} · {one_line(waits.run_id)}", style="yellow"))
         out.print(Text("  " + head(with_files(waits.content, waits.parts), 120)))
-    if not messages and not waiting:
+    if not shown and not waiting:
         out.print(Text("the thread is empty", style="dim"))
 
 

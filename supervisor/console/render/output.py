@@ -26,17 +26,23 @@ def console() -> Any:
 
 
 def newest(rows: Sequence[T], last: int | None, *, as_json: bool) -> Sequence[T]:
-    """Return the newest `last` rows, which are the last ones. 0: all; None: as many as fit what they are shown on."""
-    if last is None:
-        last = LAST_ON_A_TERMINAL if sys.stdout.isatty() and not as_json else 0
+    """Return the newest `last` rows, which are the last ones; see `how_many`."""
+    last = how_many(last, as_json=as_json)
     return rows[-last:] if last else rows
 
 
-def say_left_out(out: Any, shown: int, of: str, what: str) -> None:
-    """Print a line below a list of which older rows are not shown, with what shows them."""
+def how_many(last: int | None, *, as_json: bool) -> int:
+    """Return how many of the newest rows are shown; 0: all. `last` None: as many as fit what they are shown on."""
+    if last is None:
+        return LAST_ON_A_TERMINAL if sys.stdout.isatty() and not as_json else 0
+    return last
+
+
+def say_left_out(out: Any, shown: int, what: str, of: str = "") -> None:
+    """Print a line below a list of which older rows are not shown, with what shows them. `of`: how many there are."""
     from rich.text import Text
 
-    out.print(Text(f"the newest {shown} of {of} {what}; more of them: --last N, or 0 for all", style="dim"))
+    out.print(Text(f"the newest {shown}{of and f' of {of}'} {what}; more of them: --last N, or 0 for all", style="dim"))
 
 
 def grid(*columns: str, right: tuple[str, ...] = ()) -> Any:
