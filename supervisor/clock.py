@@ -1,8 +1,8 @@
 """The clock port: the machine's time, and one thread whose timers become messages.
 
 The timers serve all sessions, so nothing may end their thread: it contains every error of a timer, and it waits in
-steps, since the length of a wait is limited. A cancelled timer stays in the heap until it is due, or until there are
-many.
+steps, since the length of a wait is limited. A timer that was cancelled, or whose actor has ended, stays in the heap
+until it is due, or until there are many: it holds its actor, and so all that this one had.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from actors.kernel.thread_role import serve_all
 
 # A wait that is longer than the platform allows raises OverflowError.
 WAIT_MAX_S: Final = 60.0
-SWEEP_MIN: Final = 1024
+SWEEP_MIN: Final = 256
 
 
 class _Timer:
@@ -34,6 +34,11 @@ class _Timer:
         self.due = due
         self.ref: ActorRef[Any] | None = ref
         self.message: Struct | None = message
+
+    @property
+    def counts(self) -> bool:
+        """True if it may still have an effect."""
+        return self.ref is not None and self.ref.is_alive()
 
     def cancel(self) -> None:
         """Cancel it; no effect if it has fired."""
@@ -83,9 +88,9 @@ class SystemClock:
             self._thread.join(timeout)
 
     def _sweep(self) -> None:
-        """Drop the cancelled timers, each time the heap has doubled."""
+        """Drop the timers that have no effect any more, each time the heap has doubled."""
         if len(self._heap) >= self._sweep_at:
-            self._heap = [entry for entry in self._heap if entry[2].ref is not None]
+            self._heap = [entry for entry in self._heap if entry[2].counts]
             heapq.heapify(self._heap)
             self._sweep_at = max(SWEEP_MIN, 2 * len(self._heap))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -29,6 +30,10 @@ class Hears:
     def __init__(self, error: Exception | None = None) -> None:
         self.heard: queue.SimpleQueue[Due] = queue.SimpleQueue()
         self.error = error
+        self.alive = True
+
+    def is_alive(self) -> bool:
+        return self.alive
 
     def tell(self, message: Any) -> None:
         self.heard.put(message)
@@ -117,6 +122,19 @@ def test_l14_timers_that_were_taken_back_are_let_go_before_they_are_due(clock: S
     clock.call_later(0.0, hears.ref, Due(1))
     assert hears.next() == Due(1)
     assert [timer.message for _, _, timer in clock._heap if timer.ref is not None] == [Due(0)], "those that count stay"
+
+
+def test_l14_an_actor_that_has_ended_is_not_held_by_its_timers_until_they_are_due(clock: SystemClock) -> None:
+    lives, refs = Hears(), []
+    clock.call_later(FAR_S, lives.ref, Due(0))
+    for number in range(10 * SWEEP_MIN):
+        ended = Hears()
+        refs.append(weakref.ref(ended))
+        clock.call_later(FAR_S, ended.ref, Due(number))
+        ended.alive = False
+    del ended
+    assert sum(ref() is not None for ref in refs) <= SWEEP_MIN
+    assert [timer.message for _, _, timer in clock._heap if timer.counts] == [Due(0)], "that of a living one stays"
 
 
 def test_after_the_close_a_timer_is_a_no_op_and_again_is_harmless(clock: SystemClock) -> None:
