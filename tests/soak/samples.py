@@ -24,7 +24,10 @@ SLACK: Final = {"memory_mb": 24.0, "threads": 12.0, "descriptors": 40.0, "proces
 
 
 class Sample(Struct, frozen=True):
-    """What one daemon needed at one time. `life` counts the daemons; `store_mb` grows with what is stored."""
+    """What one daemon needed at one time. `life` counts the daemons; `store_mb` grows with what is stored.
+
+    `files` are those of the state directory, without the spool's, which are bounded by their age and size.
+    """
 
     at_s: float
     life: int
@@ -97,7 +100,9 @@ def curve(values: list[float]) -> str:
 
 def _files(folder: Path) -> tuple[int, int]:
     count, size = 0, 0
-    for place, _, files in os.walk(folder):
+    for place, folders, files in os.walk(folder):
+        if place == str(folder) and "spool" in folders:
+            folders.remove("spool")
         count += len(files)
         if place == str(folder):
             for name in files:
