@@ -167,7 +167,8 @@ def test_what_was_kept_is_decided_when_the_session_is_read_and_what_waited_for_t
     assert session.late.entry(stop("y")) is None
     assert session.late.pending
     session.fail(stop())
-    answered_now = KeptStop("s", stop(), EPOCH, STOPPED.outcome, STOPPED.run_id, STOPPED.receipt_id)
+    answered = (STOPPED.outcome, STOPPED.run_id, STOPPED.receipt_id)
+    answered_now = KeptStop("s", stop(), EPOCH, *answered, waiting_too=True)
     assert session.late.restore([]) == [answered_now], "the next time it is in no stash"
     assert not session.late.pending
 

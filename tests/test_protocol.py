@@ -19,7 +19,7 @@ from actors.messages import (
     LateRefused,
     Said,
 )
-from actors.model import Provenance, RunInfo, StopOutcome
+from actors.model import Provenance, RunInfo, StopOutcome, Waiting
 from actors.ports import KeptStop, SessionRow, Snapshot, WaitingRow
 from actors.protocol.request_book import RequestBook
 from actors.protocol.run_record import AGENT
@@ -199,6 +199,41 @@ def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_sessio
     assert [event.data["message_id"] for event in events if event.kind == "session.message_returned"] == ["m"]
     assert driver.protocol.state.active is None
     assert "run.started" not in [event.kind for event in events]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "aimed", "waiting_too", "returned", "parked", "started"),
+    [
+        # The run of the Stop waits in the store, and m2 behind it.
+        (Waiting.WITHDRAW, "run_2", True, ["m1", "m2"], False, []),
+        (Waiting.PARK, "run_2", True, ["m1"], True, []),
+        (Waiting.KEEP, "run_2", True, ["m1"], False, ["run_3"]),
+        # Not even its message is in the store.
+        (Waiting.WITHDRAW, "run_lost", True, ["m1", "m2"], False, []),
+        (Waiting.PARK, "run_lost", True, [], True, []),
+        # It was aimed at a turn that waited: what else waits is none of its business (law L9).
+        (Waiting.WITHDRAW, "run_2", False, ["m1"], False, ["run_3"]),
+    ],
+)
+def test_l10_a_kept_stop_does_with_waiting_messages_what_it_did_though_the_start_of_its_run_was_lost(
+    waiting: Waiting, aimed: str, *, waiting_too: bool, returned: list[str], parked: bool, started: list[str]
+) -> None:
+    runs = tuple(RunInfo(SESSION, f"run_{n}", RunStatus.QUEUED, "a", None, f"rcpt_{n}") for n in (2, 3))
+    rows = tuple(
+        WaitingRow(
+            SESSION, NewMessage(id=f"m{n - 1}", content="go", origin="bot", merge=False), n, f"run_{n}", False, 3.0
+        )
+        for n in (2, 3)
+    )
+    snapshot = Snapshot(SESSION, SessionRow(SESSION, generation=1, seq=0), Thread(), runs=runs, waiting=rows)
+    stop = Stop(id="x", source="user.test", reason="enough", run_id=aimed, waiting=waiting)
+    kept = KeptStop(SESSION, stop, 4.0, StopOutcome.STOPPED, aimed, f"rcpt_{aimed}", 2, waiting_too=waiting_too)
+    driver = Driver()
+    driver.protocol.restoration.restore(snapshot, None, stops=[kept])
+    events = driver.protocol.state.take_step().events
+    assert [event.data["message_id"] for event in events if event.kind == "session.message_returned"] == returned
+    assert driver.protocol.state.queue.parked == parked
+    assert [event.run_id for event in events if event.kind == "run.started"] == started
 
 
 @pytest.mark.parametrize(

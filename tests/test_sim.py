@@ -75,6 +75,34 @@ REGRESSIONS = {
         hosting=Hosting(1604522978, HostedAgent("scripted", overlap=False)),
     ),
     # The simulator counted what a run had used although the batch erased it: a Stop that names it was stored with that.
+    # Its answer said that it had withdrawn what waited. The store had not taken the start of its run, and the rest ran.
+    "a Stop ends a run whose start is lost, and withdraws what waits": Schedule(
+        2040223160,
+        Settings(agent="scripted", run_deadline_s=3.0, children_max=1),
+        (
+            ("at", "t", ("stop", "graceful", 0, "keep", "session", "bot", 5.0)),
+            ("wait", 0.05),
+            ("new", "late=4", None, "user", True, None),
+            (
+                "new",
+                "delegate=broken/sleep:60 sleep=0.3 steer effect=3 say=1 draws=3 to=scripted",
+                "enqueue",
+                "user",
+                True,
+                0.5,
+            ),
+            ("steps", 9),
+            ("lose", 2),
+            ("steps", 60),
+            ("new", "delegate=other@s/run:30,ignores_term", "enqueue", "bot", False, None),
+            ("new", "to=broken", None, "user", True, None),
+            ("new", "delegate=other/run:30,children=2", "steer", "bot", True, 0.5),
+            ("new", "hand_off=other", "steer", "user", False, None),
+            ("steps", 20),
+            ("stop", "graceful", 3, "withdraw", "run", "bot", None),
+            ("unfit", 2),
+        ),
+    ),
     "a Stop that came too late is stored with the deletion": Schedule(
         1577489515,
         Settings(agent="scripted"),

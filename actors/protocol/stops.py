@@ -79,7 +79,7 @@ class Stops:
             self._file_promised_receipt(answer, provenance, at)
             stopped = msgspec.structs.replace(answer, durable=True)
         else:
-            stopped = self._replay(stop, answer, provenance, at)
+            stopped = self._replay(stop, answer, provenance, at, waiting_too=kept is not None and kept.waiting_too)
         if stopped.outcome != StopOutcome.ALREADY_OVER:
             # A Stop that comes too late for its run has no effect, not on messages that are on their way either (L9).
             # A Stop may have waited on its way, with messages behind it. Its id has the time at which it was made. A
@@ -229,19 +229,24 @@ class Stops:
         """All Stops have been replayed."""
         self._closed_for = {}
 
-    def _replay(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float) -> Stopped:
+    def _replay(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float, *, waiting_too: bool) -> Stopped:
         """Carry out a Stop that the store did not take. Its answer stands, whatever it finds now (law L10)."""
-        found = answer
+        found, ends = answer, False
         # The store may hold as waiting a run that had started and ended since: the Stop was answered `already_over`.
         queued = self._stop_queued(answer.run_id, provenance, at)
         if answer.outcome != StopOutcome.ALREADY_OVER:
             try:
                 found = self._stop_found(stop, provenance, at)
+                ends = found.outcome != StopOutcome.ALREADY_OVER
             except NotFound:
                 session = self._state.session
                 logger.debug("session {}: nothing is on record of what Stop {} has stopped", session, stop.id)
         if queued is not None:
             found = msgspec.structs.replace(found, withdrawn=(*queued.withdrawn, *found.withdrawn))
+        if waiting_too and not ends:
+            # The store did not take the start of its run either. What waited behind that waits still.
+            withdrawn = self._turns.stop(stop.resolved_waiting, provenance, at, None)
+            found = msgspec.structs.replace(found, withdrawn=(*found.withdrawn, *withdrawn))
         self._file_promised_receipt(answer, provenance, at)
         joined = [run_id for run_id in (found.run_id, *found.joined) if run_id not in (None, answer.run_id)]
         answered = {"outcome": answer.outcome, "run_id": answer.run_id, "receipt_id": answer.receipt_id}
