@@ -42,6 +42,12 @@ def learn(kind: Any) -> None:
         msgspec.json.Decoder(kind)  # noqa: TID251
 
 
+def schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON schema of a type. Raises what msgspec raises where a schema cannot describe it."""
+    learn(kind)
+    return msgspec.json.schema(kind)  # noqa: TID251
+
+
 @overload
 def convert(value: Any, kind: type[T]) -> T: ...
 @overload

@@ -449,7 +449,7 @@ class KeptStop(Struct, frozen=True):
     generation: the session's generation when it was decided.
     cause: the earlier cause of the run's end, if the Stop was not the first.
     failure: what had failed when it was kept: it had ended all that was open by then, another run than `run_id` too.
-    waiting_too: it was decided that it ends a run that had begun, and so what becomes of the messages that waited.
+    waiting_too: its run had begun, so it was decided what becomes of the messages that waited.
     """
 
     session: str

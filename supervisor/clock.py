@@ -38,7 +38,8 @@ class _Timer:
     @property
     def counts(self) -> bool:
         """True if it may still have an effect."""
-        return self.ref is not None and self.ref.is_alive()
+        ref = self.ref
+        return ref is not None and ref.is_alive()
 
     def cancel(self) -> None:
         """Cancel it; no effect if it has fired."""

@@ -60,7 +60,7 @@ from actors.text import shown
 RING_EVENTS: Final = 256
 RING_BYTES: Final = 256 * 1024
 """Roughly how much text a ring holds; a single larger event is held alone."""
-RINGS_MAX: Final = 1_000
+RINGS_MAX: Final = 100
 """Rings that are kept for sessions without subscribers; the least recently used one is dropped first."""
 EPHEMERAL_MAX: Final = 256
 PAGE: Final = 256

@@ -480,16 +480,6 @@ class WaitingPage(Struct, frozen=True):
     more: bool
 
 
-# Litestar decodes them by itself, on the thread of each service.
-for _body in (
-    MessageBody,
-    StopBody,
-    StopAllBody,
-    KillBody,
-    DeleteBody,
-    ResumeBody,
-    WithdrawBody,
-    AnswerBody,
-    ReloadBody,
-):
-    learn(_body)
+# Litestar decodes them, and makes schemas of them, by itself: on the thread of each service, and others.
+for _kind in [one for one in globals().values() if isinstance(one, type) and issubclass(one, Struct)]:
+    learn(_kind)

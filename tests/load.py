@@ -13,7 +13,7 @@ import msgspec
 from actors import CountermandError, NewMessage, Resume, Stop, Withdraw
 from actors.model import Policy, Waiting
 from actors.requests import Accepted, OutsideRequest, Reply, Stopped
-from tests.crash_kit import SESSIONS, Scripts, pack
+from tests.crash_kit import OWN, SESSIONS, Scripts, pack
 
 ASK_S: Final = 30.0
 
@@ -153,7 +153,8 @@ class Client:
         elif chance < 0.6:
             content = f"steer:{scripts.quick(word)}"
         elif chance < 0.7 and self._agent == "hosted":
-            content = f"own:{scripts.tree(word)}"
+            # Its script is no call: a run that has nothing on record is tried again, and runs it again.
+            content = f"own:{scripts.tree(f'{OWN}{word}')}"
         elif chance < 0.75:
             content = f"text:{self._random.randrange(1, 40)}#{word}"
         else:

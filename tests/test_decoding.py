@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 PROGRAM = textwrap.dedent("""
     import enum, json, sys, threading
     import msgspec
-    from actors.decoding import convert, decoder, learn
+    from actors.decoding import convert, decoder, learn, schema
 
     def use(kind, given):
         match sys.argv[1]:
@@ -28,6 +28,10 @@ PROGRAM = textwrap.dedent("""
                 return convert(given, kind)
             case "learn":
                 learn(kind)
+                return msgspec.convert(given, kind)
+            case "schema":
+                described = schema(kind)
+                assert described["$defs"]["Inner"]["properties"]["f0"]
                 return msgspec.convert(given, kind)
             case "msgspec":
                 return msgspec.json.decode(json.dumps(given), type=kind)
@@ -61,7 +65,7 @@ def ends(use: str, rounds: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("use", ["decoder", "convert", "learn"])
+@pytest.mark.parametrize("use", ["decoder", "convert", "learn", "schema"])
 def test_threads_that_come_to_a_type_at_once_all_decode_it(use: str) -> None:
     ended = ends(use, 200)
     assert (ended.returncode, ended.stdout) == (0, "whole\n"), ended.stderr

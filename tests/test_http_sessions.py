@@ -682,6 +682,31 @@ def test_a_client_reads_all_runs_and_waiting_messages_of_whatever_size(api: Api)
     check_rest(session)
 
 
+def test_the_newest_messages_are_as_many_as_were_asked_for_of_whatever_size(api: Api) -> None:
+    async def says(turn: AsyncTurn) -> None:
+        await turn.emit("y" * 700)
+
+    client = api.start(says, limits=Limits(page_bytes=2_000))
+    session = api.session()
+    for number in range(6):
+        session.receipt(str(say(client, f"{number}")["run_id"]), timeout=WAIT_S)
+    whole = session.thread()
+    assert len(whole) == 12
+    page = get(client, "/v1/sessions/s1/thread/end", last=8)
+    assert page["more"] is True
+    assert [one["content"] for one in page["messages"]] == [one.content for one in whole][-len(page["messages"]) :]
+    assert len(page["messages"]) < 8, "a page is bounded by its bytes"
+    assert get(client, "/v1/sessions/s1/thread/end", last=2)["messages"][0]["content"] == "5"
+    began = get(client, "/v1/sessions/s1/thread/end", last=1, since=whole[-2].run_id)["messages"]
+    assert [one["content"] for one in began] == ["5", "y" * 700]
+    daemon = Daemon(Endpoint(api.path.parent, api.path))
+    records = RemoteRecords(daemon)
+    for last in (1, 2, 8, 11, 12, 13, 5_000):
+        assert records.thread_end("s1", last) == (whole[-last:], last < 12)
+    daemon.close()
+    check_rest(session)
+
+
 def test_sessions_are_listed_a_page_at_a_time(api: Api) -> None:
     client = api.start(answers)
     for number in range(5):

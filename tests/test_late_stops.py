@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from pykka import ActorRef
 
+from actors.hierarchy import late_stops
 from actors.hierarchy.late_stops import STOP_LATE_S, STOP_OVERDUE_S, STOPS_KEPT_MAX, LateStops
 from actors.kernel.future import ReplyFuture
 from actors.messages import StopOverdue
-from actors.model import Provenance, StopOutcome
+from actors.model import Provenance, StopOutcome, Waiting
 from actors.ports import KeptStop, Store
 from actors.requests import Stop, Stopped
 from tests.sim.clock import EPOCH, SimClock
@@ -218,3 +220,24 @@ def test_when_the_session_ends_no_answer_waits_for_the_journal() -> None:
     session.late.answer_all_held()
     assert answered(reply) == (False, False)
     assert "x" in session.journal.kept
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fence_seq", "waiting", "too"),
+    [
+        (StopOutcome.STOPPED, 7, None, True),
+        # A turn that waited was taken back, and nothing else was asked.
+        (StopOutcome.STOPPED, None, Waiting.PARK, False),
+        (StopOutcome.STOPPING, 7, Waiting.PARK, True),
+        (StopOutcome.STOPPING, None, Waiting.WITHDRAW, True),
+        (StopOutcome.STOPPING, 7, Waiting.KEEP, False),
+        (StopOutcome.STOPPING, 7, None, False),
+        (StopOutcome.ALREADY_OVER, None, Waiting.PARK, False),
+    ],
+)
+def test_l10_an_entry_says_whether_it_was_decided_what_becomes_of_waiting_messages(
+    outcome: StopOutcome, fence_seq: int | None, waiting: Waiting | None, *, too: bool
+) -> None:
+    asked = Stop(id="x", source="user.test", reason="enough", run_id="run-1", waiting=waiting)
+    entry = late_stops._entry("s", asked, EPOCH, Stopped(outcome, "run-1", "receipt-1", fence_seq), 1)
+    assert (entry.outcome, entry.waiting_too) == (outcome, too)

@@ -202,21 +202,24 @@ def test_l4_a_stop_that_was_kept_is_decided_before_anything_of_a_restored_sessio
 
 
 @pytest.mark.parametrize(
-    ("waiting", "aimed", "waiting_too", "returned", "parked", "started"),
+    ("waiting", "aimed", "waiting_too", "at", "returned", "parked", "started"),
     [
         # The run of the Stop waits in the store, and m2 behind it.
-        (Waiting.WITHDRAW, "run_2", True, ["m1", "m2"], False, []),
-        (Waiting.PARK, "run_2", True, ["m1"], True, []),
-        (Waiting.KEEP, "run_2", True, ["m1"], False, ["run_3"]),
+        (Waiting.WITHDRAW, "run_2", True, 4.0, ["m1", "m2"], False, []),
+        (Waiting.PARK, "run_2", True, 4.0, ["m1"], True, []),
+        (Waiting.KEEP, "run_2", True, 4.0, ["m1"], False, ["run_3"]),
         # Not even its message is in the store.
-        (Waiting.WITHDRAW, "run_lost", True, ["m1", "m2"], False, []),
-        (Waiting.PARK, "run_lost", True, [], True, []),
+        (Waiting.WITHDRAW, "run_lost", True, 4.0, ["m1", "m2"], False, []),
+        (Waiting.PARK, "run_lost", True, 4.0, [], True, []),
+        # What waits came after it: the journal did not forget it in time.
+        (Waiting.WITHDRAW, "run_lost", True, 2.0, [], False, ["run_2"]),
+        (Waiting.PARK, "run_lost", True, 2.0, [], False, ["run_2"]),
         # It was aimed at a turn that waited: what else waits is none of its business (law L9).
-        (Waiting.WITHDRAW, "run_2", False, ["m1"], False, ["run_3"]),
+        (Waiting.WITHDRAW, "run_2", False, 4.0, ["m1"], False, ["run_3"]),
     ],
 )
 def test_l10_a_kept_stop_does_with_waiting_messages_what_it_did_though_the_start_of_its_run_was_lost(
-    waiting: Waiting, aimed: str, *, waiting_too: bool, returned: list[str], parked: bool, started: list[str]
+    waiting: Waiting, aimed: str, *, waiting_too: bool, at: float, returned: list[str], parked: bool, started: list[str]
 ) -> None:
     runs = tuple(RunInfo(SESSION, f"run_{n}", RunStatus.QUEUED, "a", None, f"rcpt_{n}") for n in (2, 3))
     rows = tuple(
@@ -227,7 +230,7 @@ def test_l10_a_kept_stop_does_with_waiting_messages_what_it_did_though_the_start
     )
     snapshot = Snapshot(SESSION, SessionRow(SESSION, generation=1, seq=0), Thread(), runs=runs, waiting=rows)
     stop = Stop(id="x", source="user.test", reason="enough", run_id=aimed, waiting=waiting)
-    kept = KeptStop(SESSION, stop, 4.0, StopOutcome.STOPPED, aimed, f"rcpt_{aimed}", 2, waiting_too=waiting_too)
+    kept = KeptStop(SESSION, stop, at, StopOutcome.STOPPED, aimed, f"rcpt_{aimed}", 2, waiting_too=waiting_too)
     driver = Driver()
     driver.protocol.restoration.restore(snapshot, None, stops=[kept])
     events = driver.protocol.state.take_step().events

@@ -89,7 +89,7 @@ def test_what_is_planted_is_seen(loaded: tuple[Stand, Told]) -> None:
     word = next(iter(stand.scripts.all_runs()), "twice")
     ran = stand.scripts.ran.read_text() if stand.scripts.ran.exists() else ""
     stand.scripts.ran.write_text(f"{ran}{word}\n{word}\n")
-    with pytest.raises(AssertionError, match="ran twice"):
+    with pytest.raises(AssertionError, match="scripts ran twice"):
         verdict(stand, told)
     stand.scripts.ran.write_text(ran)
 

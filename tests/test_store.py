@@ -51,6 +51,7 @@ from supervisor.store.reader import IDLE_MAX, SqliteReader
 from supervisor.store.snapshot import snapshot
 from supervisor.store.sqlite import SqliteStore
 from tests.kit import until
+from tests.store_kit import small_disk
 
 ROOT = Path(__file__).parent.parent
 PATIENCE_S = 60.0
@@ -1402,3 +1403,28 @@ def test_l14_few_connections_stay_open_after_many_reads_at_once(store: SqliteSto
     assert len(reader._idle) == IDLE_MAX
     reader.close()
     assert reader._idle == []
+
+
+# ── The file, before it is opened ─────────────────────────────────────────────────────────────────
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_leads_to_the_store(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "store.sqlite3").symlink_to(tmp_path / "disk" / "store")
+    store = SqliteStore(tmp_path / "store.sqlite3", clock=StandingClock())
+    try:
+        write(store, batch(1))
+    finally:
+        store.close(PATIENCE_S)
+    assert (tmp_path / "disk" / "store").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("make", [True, False])
+def test_a_disk_that_was_made_read_only_is_named_as_such(tmp_path: Path, *, make: bool) -> None:
+    with small_disk(tmp_path / "disk", 4 * 1024 * 1024) as disk:
+        path = disk.path / "store.sqlite3"
+        SqliteStore(path, clock=StandingClock()).close(PATIENCE_S)
+        if subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], capture_output=True, check=False).returncode:
+            pytest.skip("it cannot be mounted again here")
+        with pytest.raises(OSError, match="Read-only file system"):
+            schema.open_writer(path, 1.0, make=make)

@@ -44,7 +44,7 @@ from pykka import ActorRef
 
 from actors.kernel.future import ReplyFuture
 from actors.messages import StopOverdue
-from actors.model import Provenance, StopOutcome
+from actors.model import Provenance, StopOutcome, Waiting
 from actors.ports import Clock, KeptStop, Store, Timer
 from actors.protocol.request_book import request_reused
 from actors.requests import UNKNOWN, OutsideRequest, Reply, Stop, Stopped
@@ -361,6 +361,7 @@ def _entry(
 ) -> KeptStop:
     if not isinstance(answer, Stopped):
         return KeptStop(session, stop, at)
-    began = answer.fence_seq is not None and (answer.outcome is StopOutcome.STOPPED or bool(answer.withdrawn))
+    began = answer.outcome is StopOutcome.STOPPED and answer.fence_seq is not None
+    told = answer.outcome is StopOutcome.STOPPING and stop.waiting in (Waiting.PARK, Waiting.WITHDRAW)
     answered = (answer.outcome, answer.run_id, answer.receipt_id)
-    return KeptStop(session, stop, at, *answered, generation, cause, failure, began)
+    return KeptStop(session, stop, at, *answered, generation, cause, failure, began or told)

@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, get_args
 import msgspec
 from msgspec import Struct
 
-from actors.decoding import convert
+from actors import decoding
 from actors.errors import AgentUnavailable, CountermandError, Invalid, NotFound, described
 from actors.gate.token import AsyncCancelToken, CancelToken
 from actors.hosts import HostedAgent
@@ -193,7 +193,7 @@ class _Signature:
     @functools.cached_property
     def schema(self) -> JsonObject:
         # Made once: an agent in a host is offered its tools anew in each run.
-        schema = msgspec.json.schema(self._arguments)
+        schema = decoding.schema(self._arguments)
         definitions = schema.get("$defs", {})
         own: JsonObject = definitions.pop(self._arguments.__name__, schema)
         for name in self._secret:
@@ -211,7 +211,7 @@ class _Signature:
         return withheld(arguments, self._secret, frozenset(self._arguments.__struct_fields__))
 
     def convert(self, arguments: Mapping[str, object]) -> dict[str, Any]:
-        converted = convert(dict(arguments), self._arguments)
+        converted = decoding.convert(dict(arguments), self._arguments)
         return {field: getattr(converted, field) for field in self._arguments.__struct_fields__}
 
 
@@ -502,7 +502,7 @@ def _signature(name: str, function: Callable[..., Any]) -> tuple[dict[str, str],
             fields.append((parameter.name, hint, _default(parameter.default)))
     try:
         arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-        msgspec.json.schema(arguments)
+        decoding.schema(arguments)
         secret = frozenset(field for field in arguments.__struct_fields__ if is_secret(hints[field]))
     except Exception as error:
         raise Invalid(

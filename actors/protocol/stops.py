@@ -79,7 +79,7 @@ class Stops:
             self._file_promised_receipt(answer, provenance, at)
             stopped = msgspec.structs.replace(answer, durable=True)
         else:
-            stopped = self._replay(stop, answer, provenance, at, waiting_too=kept is not None and kept.waiting_too)
+            stopped = self._replay(stop, answer, provenance, at, kept)
         if stopped.outcome != StopOutcome.ALREADY_OVER:
             # A Stop that comes too late for its run has no effect, not on messages that are on their way either (L9).
             # A Stop may have waited on its way, with messages behind it. Its id has the time at which it was made. A
@@ -229,7 +229,7 @@ class Stops:
         """All Stops have been replayed."""
         self._closed_for = {}
 
-    def _replay(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float, *, waiting_too: bool) -> Stopped:
+    def _replay(self, stop: Stop, answer: Stopped, provenance: Provenance, at: float, kept: KeptStop | None) -> Stopped:
         """Carry out a Stop that the store did not take. Its answer stands, whatever it finds now (law L10)."""
         found, ends = answer, False
         # The store may hold as waiting a run that had started and ended since: the Stop was answered `already_over`.
@@ -243,7 +243,7 @@ class Stops:
                 logger.debug("session {}: nothing is on record of what Stop {} has stopped", session, stop.id)
         if queued is not None:
             found = msgspec.structs.replace(found, withdrawn=(*queued.withdrawn, *found.withdrawn))
-        if waiting_too and not ends:
+        if not ends and kept is not None and kept.waiting_too and self._waits_since_then(answer, kept.at):
             # The store did not take the start of its run either. What waited behind that waits still.
             withdrawn = self._turns.stop(stop.resolved_waiting, provenance, at, None)
             found = msgspec.structs.replace(found, withdrawn=(*found.withdrawn, *withdrawn))
@@ -251,6 +251,12 @@ class Stops:
         joined = [run_id for run_id in (found.run_id, *found.joined) if run_id not in (None, answer.run_id)]
         answered = {"outcome": answer.outcome, "run_id": answer.run_id, "receipt_id": answer.receipt_id}
         return msgspec.structs.replace(found, **answered, durable=True, joined=tuple(joined))
+
+    def _waits_since_then(self, answer: Stopped, at: float) -> bool:
+        """True if what waits now is what waited when a Stop was answered, and not for another run."""
+        if answer.outcome == StopOutcome.STOPPING and self._state.active is not None:
+            return False
+        return all(row.accepted_at <= at for turn in self._state.queue.turns for row in turn.rows)
 
     def _file_promised_receipt(self, answer: Stopped, provenance: Provenance, at: float) -> None:
         """File the receipt that an answer named, also if its run was never stored or there was none."""

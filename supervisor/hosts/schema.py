@@ -24,7 +24,7 @@ def document() -> str:
 def schema() -> JsonObject:
     """Return the schema of a frame. `$defs/from_host` and `$defs/from_daemon` are the frames of each direction."""
     kinds = [kind for method in (*FROM_HOST, *FROM_DAEMON) for kind in (method.params, method.result) if kind]
-    _, shared = msgspec.json.schema_components([*kinds, ErrorObject], ref_template="#/$defs/{name}")
+    _, shared = msgspec.json.schema_components([*kinds, ErrorObject], ref_template="#/$defs/{name}")  # noqa: TID251
     own: dict[str, JsonObject] = {}
     directions = {
         "from_host": [*_asked("host", FROM_HOST, own), *_answered("host", FROM_DAEMON, own)],

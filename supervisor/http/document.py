@@ -117,7 +117,8 @@ def _type_events(schemas: dict[str, Any]) -> None:
     """Replace the schema of an event, whose data is any object, by one schema for each kind, chosen by `kind`."""
     of_any_kind = schemas[Event.__name__]
     kinds = {kind: struct for kind, struct in DATA.items() if kind not in EPHEMERAL}
-    _, made = msgspec.json.schema_components(list(kinds.values()), ref_template=REF)
+    # They were learnt when they were imported.
+    _, made = msgspec.json.schema_components(list(kinds.values()), ref_template=REF)  # noqa: TID251
     for name, schema in made.items():
         schemas.setdefault(name, schema)
     mapping: dict[str, str] = {}

@@ -84,10 +84,12 @@ def _find(path: Path, *, make: bool) -> None:
     if make:
         with contextlib.suppress(FileExistsError):
             # Mode 0600, since conversations are private; SQLite gives its side files the mode of the main file.
-            os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600))
+            os.close(os.open(os.path.realpath(path), os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600))
             return
     if stat.S_ISDIR(path.stat().st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=True):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 

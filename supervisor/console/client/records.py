@@ -33,7 +33,7 @@ class Records(Protocol):
     def thread_end(self, name: str, last: int, since: str | None = None) -> tuple[list[Message], bool]:
         """The newest `last` messages of a session, or those since a run if they are more; True: there are older ones.
 
-        They may be fewer where the messages are large.
+        Those since a run may be fewer where they are large.
         """
 
     def attachment(self, name: str, attachment: str) -> bytes:

@@ -69,6 +69,10 @@ class RemoteRecords:
             return messages[-last:], len(messages) > last
         params: dict[str, Any] = {} if since is None else {"since": since}
         end = self._api.get(f"/v1/sessions/{segment(name)}/thread/end", ThreadEnd, last=last, **params)
+        if since is None and end.more and len(end.messages) < last:
+            # They are large, and a page has its limit.
+            messages = self.thread(name)
+            return messages[-last:], len(messages) > last
         return end.messages, end.more
 
     def attachment(self, name: str, attachment: str) -> bytes:

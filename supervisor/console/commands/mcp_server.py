@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from actors.decoding import convert
+from actors import decoding
 from actors.errors import CountermandError, Invalid, NotFound, ReceiptPending
 from actors.events import EventKind
 from actors.ids import new_request_id
@@ -127,7 +127,7 @@ class Control:
     def schema(self, name: str) -> dict[str, Any]:
         """Return the JSON schema of a tool's arguments."""
         kind = self.tools[name][0]
-        schema = msgspec.json.schema(kind)
+        schema = decoding.schema(kind)
         definitions = schema.pop("$defs")
         own: dict[str, Any] = definitions.pop(kind.__name__)
         if self._only is not None:
@@ -155,7 +155,7 @@ class Control:
         if self._only is not None:
             arguments = {**arguments, "session": self._only}
         try:
-            asked = convert(arguments, kind)
+            asked = decoding.convert(arguments, kind)
         except msgspec.ValidationError as error:
             raise Invalid(
                 f"the arguments of {name} do not fit", expected="those of its schema", got=str(error), remedy="fix them"
