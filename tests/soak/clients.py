@@ -142,11 +142,11 @@ class _Following:
         try:
             api = connect(self._stand.endpoint)
             self._follower = Follower(api, self._session, give_up_s=GIVE_UP_S)
+            if self._ended.is_set():
+                return
             for event in self._follower:
                 if event.kind not in EPHEMERAL:
                     self._tell(told="event", session=self._session, event=fingerprint(event))
-                if self._ended.is_set():
-                    return
         except BaseException as failure:  # whoever ends it raises it
             if not self._ended.is_set():
                 self.failure = failure
