@@ -83,6 +83,14 @@ def test_a_late_report_of_a_run_before(logged: Log) -> None:
     check_all(logged)
 
 
+def test_there_are_no_older_messages_where_the_runs_before_have_none(logged: Log) -> None:
+    for number in range(10):
+        logged.run(f"run_resumed_{number}", texts=0, resumed=True)
+    logged.run("run_1", "m1", texts=1)
+    logged.add("run_1", "run.status", status="completed")
+    check_all(logged)
+
+
 def test_an_empty_log_and_a_run_that_is_not_there(logged: Log) -> None:
     assert logged.reader.thread_end("s", 5) == ([], False)
     for number in range(8):
@@ -92,9 +100,9 @@ def test_an_empty_log_and_a_run_that_is_not_there(logged: Log) -> None:
 
 
 def test_the_end_is_read_without_the_rest_of_the_log(logged: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(12):
+    for number in range(30):
         logged.run(f"run_{number}", f"m{number}")
     monkeypatch.setattr(log, "thread", lambda *_: pytest.fail("the whole log was folded"))
     found, more = logged.reader.thread_end("s", 4)
-    assert [message.run_id for message in found] == ["run_10", "run_10", "run_11", "run_11"]
+    assert [message.run_id for message in found] == ["run_28", "run_28", "run_29", "run_29"]
     assert more

@@ -206,7 +206,7 @@ async def session_thread_end(
         str | None, QueryParameter(min_length=1, description="A run: from its first message on, if those are more.")
     ] = None,
 ) -> ThreadEnd:
-    """Show the end of the thread. This takes no longer for a long session than for a short one."""
+    """Show the end of the thread. Only the end of the log is read for it, with the whole of the last runs."""
     handle = await service.known(session)
 
     def end() -> ThreadEnd:

@@ -1,10 +1,11 @@
-"""Reads the end of a thread from the end of the log, however long that is.
+"""Reads the end of a thread from the end of the log.
 
 Theory of operation. The thread has a group of messages for each run, in the order in which the runs first had something
 to show, and a run shows nothing before it starts or is closed. So the groups of all runs that start behind a place of
 the log are the end of the thread, and are folded from what follows that place. Of the first run that starts there it is
 not known where its inputs are, so it is left out. A run that tries another one again may show its inputs in the other's
-group, so it counts only beside that one. The part of the log is made longer until there are enough messages.
+group, so it counts only beside that one. The part of the log is made longer until there are more messages than were
+asked for. Where a single run fills the end of the log, that may be all of it.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def thread_end(
         runs = _started(connection, session, end - size)
         if since is None or since in runs:
             found = _messages(connection, session, end - size, frozenset(runs))
-            if len(found) >= last:
-                return found[_first(found, last, since) :], True
+            first = _first(found, last, since)
+            if first > 0:
+                return found[first:], True
         size *= GROWTH
     found = events.thread(connection, session)
     first = _first(found, last, since)
