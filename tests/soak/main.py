@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             with nobody_left(stand.mark):
                 report = soak(stand, notes, given.seed, given.minutes * 60.0, given.senders, calm=given.calm)
-        except AssertionError as failure:
-            notes.print(f"seed {given.seed}: {failure}", style="red", markup=False)
+        except Exception as failure:  # whatever it is, the daemon's log says more
+            notes.print(f"seed {given.seed}: {type(failure).__name__}: {failure}", style="red", markup=False)
             keep = Path(tempfile.gettempdir()) / f"countermand-soak-{given.seed}.log"
             keep.write_bytes(stand.log_file.read_bytes())
             notes.print(f"the daemon's log: {keep}", markup=False)
